@@ -1,1 +1,355 @@
-//! Under construction.
+//! Configuration: one typed struct, from a TOML file, then inline TOML, then environment variables.
+//!
+//! Every field is documented here and in the README; an error names the field. Keys are never values of the
+//! configuration but references: the name of an environment variable, or the ARN of a secret.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use figment::Figment;
+use figment::providers::{Env, Format, Serialized, Toml};
+use serde::{Deserialize, Serialize};
+
+/// The agent and model that are meant where none is named.
+pub const DEFAULT_NAME: &str = "default";
+/// Environment variable with inline TOML.
+pub const CONFIG_ENV: &str = "DORMOUSE_CONFIG";
+
+/// Everything that can be configured.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// The agent of threads whose first message names none in `metadata.agent`.
+    pub default_agent: String,
+    /// Agents by name.
+    pub agents: BTreeMap<String, AgentConfig>,
+    /// Models by name.
+    pub models: BTreeMap<String, ModelConfig>,
+    /// Tool servers by name.
+    pub tool_servers: BTreeMap<String, ToolServerConfig>,
+    /// Hosts that may be spoken to over plain http; every other address must be https.
+    pub allow_http_hosts: Vec<String>,
+    /// Whether tool servers are told `metadata.user_id`.
+    pub send_user_id: bool,
+    /// Names of AWS resources.
+    pub aws: AwsConfig,
+}
+
+/// An agent.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct AgentConfig {
+    /// A name in `models`, or `provider::model`; absent: the model called `default`.
+    pub model: Option<String>,
+    /// The system prompt.
+    pub system_prompt: Option<String>,
+    /// Names in `tool_servers`; absent: all of them.
+    pub tool_servers: Option<Vec<String>>,
+    /// Bound on one response, in tokens; absent: the provider's own.
+    pub max_output_tokens: Option<u32>,
+}
+
+/// A model.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ModelConfig {
+    /// `scripted`, `openai`, `openai_resp`, `anthropic`, `gemini`, `bedrock`, `ollama`, or another name that
+    /// genai knows.
+    pub provider: String,
+    /// The provider's name of the model.
+    pub name: String,
+    /// Another address for the same dialect: a proxy, an OpenAI-compatible server.
+    pub base_url: Option<String>,
+    /// The environment variable that holds the key; absent: the provider's usual one, e.g. `OPENAI_API_KEY`.
+    pub api_key_env: Option<String>,
+    /// The ARN of a secret whose value is the key; wins over `api_key_env`.
+    pub api_key_secret: Option<String>,
+    /// Tokens of the window, where dormouse does not know it.
+    pub context_window: Option<u64>,
+    /// Whether the model takes images.
+    pub image_input: bool,
+    /// Only for `scripted`: a script file; absent: the prompts decide.
+    pub script: Option<String>,
+}
+
+/// A tool server.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ToolServerConfig {
+    /// The base address; `{url}/.well-known/rap-toolset` is its manifest.
+    pub url: String,
+    /// The environment variable with a bearer token for this server alone.
+    pub bearer_env: Option<String>,
+    /// Its calls of one thread go out one after the other.
+    pub serial: bool,
+    /// Milliseconds for one request to it; default 10,000.
+    pub timeout_ms: Option<u64>,
+    /// The SHA-256 (hex) that its manifest must have; absent: any.
+    pub manifest_sha256: Option<String>,
+}
+
+/// Names of AWS resources.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct AwsConfig {
+    /// The table.
+    pub table: String,
+    /// URL of the FIFO input queue.
+    pub input_queue_url: String,
+    /// URL of the output queue; absent: output is not sent to a queue.
+    pub output_queue_url: Option<String>,
+    /// URL of the FIFO dead-letter queue.
+    pub dead_letter_queue_url: Option<String>,
+    /// Where tools reach the callback: callback URLs are `{callback_base_url}/rap/{token}`.
+    pub callback_base_url: String,
+    /// ARN of the secret with the callback keys: `{"active":"k1","k1":"…"}`.
+    pub callback_keys_secret: Option<String>,
+    /// The same JSON in an environment variable of this name, where there is no secret.
+    pub callback_keys_env: Option<String>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            default_agent: DEFAULT_NAME.to_owned(),
+            agents: BTreeMap::new(),
+            models: BTreeMap::new(),
+            tool_servers: BTreeMap::new(),
+            allow_http_hosts: Vec::new(),
+            send_user_id: false,
+            aws: AwsConfig::default(),
+        }
+    }
+}
+
+/// What is wrong with the configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// A source cannot be read, or a field has the wrong type or name.
+    #[error("the configuration cannot be read: {0}")]
+    Unreadable(Box<figment::Error>),
+    /// A field's value makes no sense.
+    #[error("configuration field `{field}`: {problem}")]
+    Field {
+        /// Which field, as a path.
+        field: String,
+        /// What is wrong and what to do.
+        problem: String,
+    },
+}
+
+impl ConfigError {
+    /// An error about one field.
+    pub fn field(field: impl Into<String>, problem: impl Into<String>) -> Self {
+        Self::Field { field: field.into(), problem: problem.into() }
+    }
+}
+
+impl Config {
+    /// Reads `file` (if given), then inline TOML from `DORMOUSE_CONFIG`, then `DORMOUSE_…` variables
+    /// (`DORMOUSE_AWS__TABLE` is `aws.table`), then the short forms `DORMOUSE_MODEL`,
+    /// `DORMOUSE_MODEL_BASE_URL`, `DORMOUSE_MODEL_API_KEY_SECRET` and `DORMOUSE_TOOL_SETS`.
+    pub fn load(file: Option<&Path>) -> Result<Self, ConfigError> {
+        let mut figment = Figment::from(Serialized::defaults(Config::default()));
+        if let Some(file) = file {
+            figment = figment.merge(Toml::file_exact(file));
+        }
+        if let Ok(inline) = std::env::var(CONFIG_ENV) {
+            figment = figment.merge(Toml::string(&inline));
+        }
+        // Names without `__` are the short forms and other settings of the process, not fields.
+        let fields = Env::prefixed("DORMOUSE_").filter(|key| key.as_str().contains("__")).split("__");
+        let mut config: Config =
+            figment.merge(fields).extract().map_err(|e| ConfigError::Unreadable(Box::new(e)))?;
+        config.apply_short_forms(|name| std::env::var(name).ok().filter(|value| !value.is_empty()))?;
+        config.check()?;
+        Ok(config)
+    }
+
+    fn apply_short_forms(&mut self, env: impl Fn(&str) -> Option<String>) -> Result<(), ConfigError> {
+        if let Some(model) = env("DORMOUSE_MODEL") {
+            let model = ModelConfig {
+                base_url: env("DORMOUSE_MODEL_BASE_URL"),
+                api_key_secret: env("DORMOUSE_MODEL_API_KEY_SECRET"),
+                ..ModelConfig::from_spec(&model)
+            };
+            self.models.insert(DEFAULT_NAME.to_owned(), model);
+        }
+        if let Some(sets) = env("DORMOUSE_TOOL_SETS") {
+            self.add_tool_sets(&sets)?;
+        }
+        Ok(())
+    }
+
+    /// Adds tool servers from the JSON that Infinity deployments have:
+    /// `{"tool_sets":[{"type":"toolset_server","server_url":"https://…","id":"optional"}]}`.
+    /// Other types are skipped with a warning.
+    pub fn add_tool_sets(&mut self, json: &str) -> Result<(), ConfigError> {
+        #[derive(Deserialize)]
+        struct Sets {
+            tool_sets: Vec<Set>,
+        }
+        #[derive(Deserialize)]
+        struct Set {
+            r#type: String,
+            server_url: Option<String>,
+            id: Option<String>,
+        }
+        let sets: Sets = serde_json::from_str(json).map_err(|e| {
+            ConfigError::field("DORMOUSE_TOOL_SETS", format!("{e}; expected {{\"tool_sets\":[…]}}"))
+        })?;
+        for (i, set) in sets.tool_sets.into_iter().enumerate() {
+            let Some(url) = set.server_url.filter(|_| set.r#type == "toolset_server") else {
+                tracing::warn!(
+                    r#type = set.r#type,
+                    index = i,
+                    "skipped a tool set that is no toolset_server"
+                );
+                continue;
+            };
+            let name = set.id.unwrap_or_else(|| format!("toolset{i}"));
+            self.tool_servers.insert(name, ToolServerConfig { url, ..ToolServerConfig::default() });
+        }
+        Ok(())
+    }
+
+    /// Checks what types alone cannot say.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        for (name, server) in &self.tool_servers {
+            self.check_url(&format!("tool_servers.{name}.url"), &server.url)?;
+        }
+        for (name, model) in &self.models {
+            if model.provider.is_empty() {
+                return Err(ConfigError::field(
+                    format!("models.{name}.provider"),
+                    "is missing; name a provider such as anthropic, openai, bedrock or scripted",
+                ));
+            }
+            if model.name.is_empty() && model.provider != "scripted" {
+                return Err(ConfigError::field(
+                    format!("models.{name}.name"),
+                    "is missing; use the provider's name",
+                ));
+            }
+        }
+        for (name, agent) in &self.agents {
+            for server in agent.tool_servers.iter().flatten() {
+                if !self.tool_servers.contains_key(server) {
+                    return Err(ConfigError::field(
+                        format!("agents.{name}.tool_servers"),
+                        format!("{server:?} is not in tool_servers"),
+                    ));
+                }
+            }
+            self.model(name)?;
+        }
+        Ok(())
+    }
+
+    /// Checks that `url` is one that dormouse may speak to.
+    pub fn check_url(&self, field: &str, url: &str) -> Result<url::Url, ConfigError> {
+        let parsed = url::Url::parse(url).map_err(|e| ConfigError::field(field, format!("{url:?}: {e}")))?;
+        let host = parsed.host_str().unwrap_or_default();
+        match parsed.scheme() {
+            "https" => Ok(parsed),
+            "http" if self.allow_http_hosts.iter().any(|allowed| allowed == host) => Ok(parsed),
+            "http" => Err(ConfigError::field(
+                field,
+                format!("plain http to {host} is not allowed; use https or add the host to allow_http_hosts"),
+            )),
+            other => Err(ConfigError::field(field, format!("scheme {other:?} is not http or https"))),
+        }
+    }
+
+    /// The agent called `name`; an agent that is only the default need not be configured.
+    pub fn agent(&self, name: &str) -> Result<AgentConfig, ConfigError> {
+        match self.agents.get(name) {
+            Some(agent) => Ok(agent.clone()),
+            None if name == self.default_agent => Ok(AgentConfig::default()),
+            None => Err(ConfigError::field(
+                "agents",
+                format!("there is no agent {name:?}; known: {:?}", self.agents.keys().collect::<Vec<_>>()),
+            )),
+        }
+    }
+
+    /// The model of the agent called `agent`.
+    pub fn model(&self, agent: &str) -> Result<ModelConfig, ConfigError> {
+        let wanted = self.agent(agent)?.model;
+        let name = wanted.as_deref().unwrap_or(DEFAULT_NAME);
+        match self.models.get(name) {
+            Some(model) => Ok(model.clone()),
+            None if name.contains("::") || name == "scripted" => Ok(ModelConfig::from_spec(name)),
+            None => Err(ConfigError::field(
+                format!("agents.{agent}.model"),
+                format!(
+                    "there is no model {name:?}; set DORMOUSE_MODEL=provider::model, or add [models.{name}]"
+                ),
+            )),
+        }
+    }
+}
+
+impl ModelConfig {
+    /// A model from `provider::name`, or `scripted`.
+    pub fn from_spec(spec: &str) -> Self {
+        let (provider, name) = spec.split_once("::").unwrap_or((spec, ""));
+        Self { provider: provider.to_owned(), name: name.to_owned(), ..Self::default() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(toml: &str) -> Result<Config, String> {
+        let config: Config = Figment::from(Serialized::defaults(Config::default()))
+            .merge(Toml::string(toml))
+            .extract()
+            .map_err(|e| e.to_string())?;
+        config.check().map_err(|e| e.to_string())?;
+        Ok(config)
+    }
+
+    #[test]
+    fn errors_name_the_field() {
+        assert!(parse("defualt_agent = 'x'").unwrap_err().contains("defualt_agent"));
+        assert!(
+            parse("[tool_servers.b]\nurl = 'http://b.example'").unwrap_err().contains("tool_servers.b.url")
+        );
+        assert!(parse("[models.m]\nprovider = 'openai'").unwrap_err().contains("models.m.name"));
+        assert!(parse("[agents.a]\nmodel = 'm'").unwrap_err().contains("agents.a.model"));
+        assert!(parse("[agents.a]\nmodel='scripted'\ntool_servers=['x']").unwrap_err().contains("\"x\""));
+        assert!(parse("[aws]\ntable = 7").unwrap_err().contains("aws.table"));
+    }
+
+    #[test]
+    fn plain_http_is_allowed_only_for_named_hosts() {
+        assert!(
+            parse("allow_http_hosts=['127.0.0.1']\n[tool_servers.b]\nurl='http://127.0.0.1:1/x'").is_ok()
+        );
+        assert!(
+            parse("allow_http_hosts=['127.0.0.1']\n[tool_servers.b]\nurl='http://127.0.0.2:1/x'").is_err()
+        );
+        assert!(parse("[tool_servers.b]\nurl='ftp://x/'").unwrap_err().contains("ftp"));
+    }
+
+    #[test]
+    fn short_forms_make_the_default_model_and_the_tool_servers() {
+        let mut config = Config::default();
+        config
+            .apply_short_forms(|name| match name {
+                "DORMOUSE_MODEL" => Some("openai::gpt-x".into()),
+                "DORMOUSE_MODEL_BASE_URL" => Some("https://llm.example/v1/".into()),
+                "DORMOUSE_TOOL_SETS" => Some(
+                    r#"{"tool_sets":[{"type":"toolset_server","server_url":"https://b.example","id":"b"},{"type":"local"}]}"#.into(),
+                ),
+                _ => None,
+            })
+            .unwrap();
+        let model = config.model(DEFAULT_NAME).unwrap();
+        assert_eq!((model.provider.as_str(), model.name.as_str()), ("openai", "gpt-x"));
+        assert_eq!(config.tool_servers["b"].url, "https://b.example");
+        assert_eq!(config.tool_servers.len(), 1);
+    }
+}

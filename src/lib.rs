@@ -23,7 +23,6 @@
 //! Arrows point one way: nothing imports `local` or a binary.
 
 pub mod config;
-pub mod error;
 pub mod history;
 pub mod http;
 #[cfg(feature = "local")]

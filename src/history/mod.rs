@@ -1,1 +1,3 @@
-//! Under construction.
+//! The pure core of a conversation.
+
+pub mod request;

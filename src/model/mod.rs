@@ -1,1 +1,161 @@
-//! Under construction.
+//! Model providers as a port: one request in, a stream of normalised events out.
+//!
+//! An adapter never retries, never stores and never decides what a conversation means; it classifies its
+//! errors and says when a response is complete. [`scripted`] plays scripts (tests, benches, the demo);
+//! [`genai`] speaks to real providers over HTTP.
+
+pub mod genai;
+pub mod scripted;
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures::stream::BoxStream;
+use serde::{Deserialize, Serialize};
+
+use crate::history::request::ModelRequest;
+use crate::message::RawJson;
+
+/// What a model can do, as far as dormouse's decisions need it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModelInfo {
+    /// Tokens of its window; none: unknown, and nothing is triggered by size.
+    pub context_window: Option<u64>,
+    /// Whether it takes images; else they become a text note in the request.
+    pub image_input: bool,
+    /// Whether a step may hold several calls.
+    pub parallel_calls: bool,
+}
+
+impl Default for ModelInfo {
+    fn default() -> Self {
+        Self { context_window: None, image_input: false, parallel_calls: true }
+    }
+}
+
+/// Tokens of one response, as the provider counts them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Usage {
+    /// Tokens of the request, cached ones included.
+    #[serde(default)]
+    pub input: u64,
+    /// Tokens of the response, reasoning included.
+    #[serde(default)]
+    pub output: u64,
+    /// Of `input`, those read from a cache.
+    #[serde(default)]
+    pub cached: u64,
+}
+
+/// Why a response ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StopReason {
+    /// The model was done.
+    EndTurn,
+    /// The model waits for its calls.
+    ToolUse,
+    /// The output limit cut it.
+    MaxTokens,
+    /// The provider or the model refused.
+    Refusal,
+    /// Another reason, as the provider spells it.
+    Other(String),
+}
+
+impl StopReason {
+    /// The stored spelling.
+    pub fn as_str(&self) -> &str {
+        match self {
+            Self::EndTurn => "end_turn",
+            Self::ToolUse => "tool_use",
+            Self::MaxTokens => "max_tokens",
+            Self::Refusal => "refusal",
+            Self::Other(reason) => reason,
+        }
+    }
+}
+
+/// One event of a response.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ModelEvent {
+    /// A piece of visible text.
+    Text(String),
+    /// A piece of readable reasoning.
+    ReasoningText(String),
+    /// The provider's own form of the reasoning so far: a signature or a whole block. Ends that reasoning.
+    ReasoningBlock {
+        /// Signature or encrypted content.
+        signature: Option<String>,
+        /// The block as received.
+        provider: Option<RawJson>,
+    },
+    /// A complete tool call.
+    ToolCall {
+        /// The provider's id; may be empty or repeat.
+        provider_id: String,
+        /// The tool as the model spells it.
+        name: String,
+        /// The arguments as received; may be empty or malformed.
+        arguments: String,
+        /// The provider's signature of the call.
+        signature: Option<String>,
+    },
+    /// The terminal event: nothing of the response counts without it.
+    End {
+        /// Why it ended.
+        stop: StopReason,
+        /// What it cost.
+        usage: Option<Usage>,
+    },
+}
+
+/// How a provider failed, as the slice acts on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ErrorClass {
+    /// Too many requests; come back after the delay.
+    Throttled {
+        /// The provider's `retry-after`.
+        retry_after: Option<Duration>,
+    },
+    /// Passes by itself: a cut stream, a 5xx, a timeout.
+    Transient,
+    /// The request does not fit the window.
+    Overflow,
+    /// The provider refuses this content; trying again will not help.
+    Refused,
+    /// Configuration: a wrong key, a wrong model name. Somebody has to act.
+    Fatal,
+}
+
+/// A provider's failure. `message` is safe to show and to log: no content, no key.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{message}")]
+pub struct ModelError {
+    /// What to do about it.
+    pub class: ErrorClass,
+    /// What happened, for people.
+    pub message: String,
+}
+
+impl ModelError {
+    /// An error of a class.
+    pub fn new(class: ErrorClass, message: impl Into<String>) -> Self {
+        Self { class, message: message.into() }
+    }
+}
+
+/// The stream of one response.
+pub type ModelStream = BoxStream<'static, Result<ModelEvent, ModelError>>;
+
+/// A model behind a provider's API.
+#[async_trait]
+pub trait ModelProvider: Send + Sync {
+    /// What the model can do.
+    fn info(&self) -> ModelInfo;
+
+    /// The model's name as stored with what it wrote; reasoning goes back to this model only.
+    fn model(&self) -> &str;
+
+    /// Starts one response. No retries: every failure is returned, classified.
+    async fn stream(&self, request: ModelRequest) -> Result<ModelStream, ModelError>;
+}

@@ -1,1 +1,51 @@
-//! Under construction.
+//! Queues as ports: where inputs go, where output goes, where what can never succeed goes.
+
+pub mod sqs;
+
+use async_trait::async_trait;
+
+use crate::message::{DedupId, InputMessage, OutputMessage, ThreadId};
+
+/// Bytes of a message that still go on the queue itself; larger inputs go by claim check. Far below the 1 MiB
+/// of SQS, so that batches and attributes fit as well.
+pub const MAX_INLINE_INPUT: usize = 200 * 1024;
+
+/// A queue could not take a message, also after repeats in place.
+#[derive(Debug, thiserror::Error)]
+pub enum QueueError {
+    /// Passes by itself.
+    #[error("the queue is unavailable ({0}); try again")]
+    Unavailable(String),
+    /// Does not pass: a missing queue, a missing permission, a bad message.
+    #[error("the queue refuses: {0}")]
+    Refused(String),
+}
+
+/// Puts inputs on the FIFO queue.
+#[async_trait]
+pub trait InputSender: Send + Sync {
+    /// Sends to the group of `message`; within the queue's window a second send of `dedup` has no effect.
+    /// What is too large goes by claim check.
+    async fn send(&self, message: &InputMessage, dedup: &DedupId) -> Result<(), QueueError>;
+}
+
+/// Puts messages on the output queue.
+#[async_trait]
+pub trait OutputSender: Send + Sync {
+    /// Sends at least once; a consumer may see a `message_id` twice. A text above the queue's limit is cut,
+    /// and says so.
+    async fn send(&self, message: &OutputMessage) -> Result<(), QueueError>;
+}
+
+/// Keeps what can never be processed, with its reason, for an operator.
+#[async_trait]
+pub trait DeadLetters: Send + Sync {
+    /// Keeps the raw body of a message of `thread`.
+    async fn keep(
+        &self,
+        thread: &ThreadId,
+        message_id: &str,
+        body: &str,
+        reason: &str,
+    ) -> Result<(), QueueError>;
+}

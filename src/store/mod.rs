@@ -1,1 +1,299 @@
-//! Under construction.
+//! The stores as ports, and the shapes that cross them.
+//!
+//! A store keeps rows; it decides nothing about a conversation. Everything a slice changes goes through one
+//! method, [`ConversationStore::commit`], which is atomic and conditional (I2, I3, I6). The adapters are
+//! [`memory`] and [`dynamodb`]; one contract suite (`tests/store_contract.rs`) runs on both.
+
+pub mod dynamodb;
+pub mod memory;
+mod meta;
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use serde_json::Value;
+
+use crate::message::{CallId, DedupId, Epoch, Item, MessageId, RawJson, Seq, ThreadId};
+
+pub use meta::{Meta, OutboxEntry, PendingCall, Promise, Span, ThreadKind};
+
+/// Actions of one DynamoDB transaction; a commit that needs more is refused before it is sent.
+pub const MAX_ACTIONS: usize = 100;
+/// Bytes of item text in one commit, below the 4 MB of a transaction.
+pub const MAX_COMMIT_BYTES: usize = 3_000_000;
+/// Item text above this is kept in body rows, and the item row refers to it.
+pub const INLINE_BYTES: usize = 8 * 1024;
+/// Days that a dedup row outlives its message; SQS holds a message for at most 14.
+pub const DEDUP_DAYS: i64 = 15;
+
+/// What a slice reads at once: two parallel look-ups that make one round trip for a plain thread.
+#[derive(Clone, Debug, Default)]
+pub struct Loaded {
+    /// The thread's state; none if there is no such thread.
+    pub meta: Option<Meta>,
+    /// Everything the thread inherits and its own log, in order, complete.
+    pub items: Vec<Item>,
+    /// Which of the asked dedup ids have a row that has not expired.
+    pub processed: BTreeSet<DedupId>,
+    /// Inputs kept aside, in arrival order.
+    pub parked: Vec<ParkedInput>,
+}
+
+/// An accepted input kept aside until the calls it waits for are settled.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ParkedInput {
+    /// Orders parked inputs: the SQS sequence number, or the dedup id where there is none.
+    pub key: String,
+    /// The dedup id it was accepted under.
+    pub dedup: DedupId,
+    /// The message that brought it.
+    pub cause: MessageId,
+    /// The `InputMessage` JSON.
+    pub body: String,
+}
+
+/// What must be true of the thread for a commit to count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expect {
+    /// There is no such thread yet.
+    Absent,
+    /// The thread is open and stands exactly here.
+    At {
+        /// Its log.
+        epoch: Epoch,
+        /// Its next free seq.
+        head: Seq,
+    },
+}
+
+/// A change of a subscription.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SubscriptionChange {
+    /// The call's result opened one.
+    Start(CallId),
+    /// It has ended.
+    End(CallId),
+}
+
+/// An open question to the user.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ChoiceRow {
+    /// The call that asks, also the id of the choice.
+    pub id: CallId,
+    /// The `user_choice_required` content as JSON.
+    pub body: String,
+}
+
+/// Everything one step of a slice changes, as one transaction.
+#[derive(Clone, Debug)]
+pub struct Commit {
+    /// The condition (I6).
+    pub expect: Expect,
+    /// The thread's state afterwards, `token` and outbox included. A store writes the attributes that a slice
+    /// owns and leaves every other one as it is.
+    pub meta: Meta,
+    /// New items, contiguous from the expected head.
+    pub items: Vec<Item>,
+    /// Dedup ids of what this commit caused, each on condition that it is absent (I2). Those marked `true`
+    /// never expire (tool results).
+    pub dedup: Vec<(DedupId, DedupLife)>,
+    /// Inputs to keep aside.
+    pub park: Vec<ParkedInput>,
+    /// Keys of parked inputs that are now in, each on condition that it is there.
+    pub release: Vec<String>,
+    /// Subscriptions opened and ended.
+    pub subscriptions: Vec<SubscriptionChange>,
+    /// Questions opened.
+    pub choices: Vec<ChoiceRow>,
+    /// Milliseconds since the epoch, for expiry only.
+    pub now_ms: i64,
+}
+
+/// How long a dedup row counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DedupLife {
+    /// [`DEDUP_DAYS`]: longer than a queue holds a message.
+    Days,
+    /// For ever: a callback may be replayed at any time.
+    Forever,
+}
+
+impl Commit {
+    /// Actions the transaction needs.
+    pub fn actions(&self) -> usize {
+        1 + self.items.len()
+            + self.dedup.len()
+            + self.park.len()
+            + self.release.len()
+            + self.subscriptions.len()
+            + self.choices.len()
+    }
+
+    /// Bytes of text the transaction carries; bodies kept apart do not count.
+    pub fn bytes(&self) -> usize {
+        let items: usize = self.items.iter().map(|item| item.raw.len().min(INLINE_BYTES)).sum();
+        items + self.park.iter().map(|parked| parked.body.len().min(INLINE_BYTES)).sum::<usize>()
+    }
+}
+
+/// How a commit ended, where it did not fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Committed {
+    /// It is durable.
+    Done,
+    /// A condition failed and the stored token is not ours: somebody else moved the thread. Nothing was
+    /// written; the turn is to be discarded.
+    LostRace,
+}
+
+/// A subscription as stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Subscription {
+    /// The call that subscribed.
+    pub call: CallId,
+    /// Whether events are still taken.
+    pub active: bool,
+}
+
+/// A line of a thread list.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ThreadSummary {
+    /// The thread.
+    pub thread: ThreadId,
+    /// When it was made, milliseconds since the epoch.
+    pub created_at_ms: i64,
+    /// Its next free seq.
+    pub head: Seq,
+    /// Calls without a result.
+    pub pending: usize,
+    /// Whether it takes input.
+    pub closed: bool,
+    /// The agent that runs it.
+    pub agent: String,
+}
+
+/// Why a store could not do its work.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// Throttled, in conflict or unreachable, also after repeats in place.
+    #[error("the store is unavailable ({0}); the message will be delivered again")]
+    Unavailable(String),
+    /// The store answered in a way that does not pass with time: a missing table, a missing permission.
+    #[error("the store refuses: {0}")]
+    Refused(String),
+    /// Rows that must be there are not, also after reading again.
+    #[error("thread {thread}: the history is incomplete, seq {missing} of log {epoch} is missing")]
+    Incomplete {
+        /// The thread.
+        thread: ThreadId,
+        /// The log.
+        epoch: Epoch,
+        /// The first missing position.
+        missing: Seq,
+    },
+    /// A row cannot be read at all.
+    #[error("thread {thread}: row {row} cannot be read: {reason}")]
+    Corrupt {
+        /// The thread.
+        thread: ThreadId,
+        /// The row's sort key.
+        row: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A bug of ours: the commit breaks a rule of the store.
+    #[error("a commit of thread {thread} is invalid: {reason}")]
+    Invalid {
+        /// The thread.
+        thread: ThreadId,
+        /// The rule.
+        reason: String,
+    },
+}
+
+impl StoreError {
+    /// Whether the same work may succeed later without anybody's doing.
+    pub fn is_transient(&self) -> bool {
+        matches!(self, Self::Unavailable(_) | Self::Incomplete { .. })
+    }
+}
+
+/// Conversations: histories, dedup ids, parked inputs, and the one commit.
+#[async_trait]
+pub trait ConversationStore: Send + Sync {
+    /// Reads a thread, whole, and which of `dedup` were processed. Strongly consistent.
+    ///
+    /// Fails with [`StoreError::Incomplete`] after reading three times; an unreadable item is *not* an error
+    /// but an item of unknown kind.
+    async fn load(&self, thread: &ThreadId, dedup: &[DedupId]) -> Result<Loaded, StoreError>;
+
+    /// Writes everything of `commit` or nothing.
+    async fn commit(&self, commit: Commit) -> Result<Committed, StoreError>;
+
+    /// Whether an input was processed or parked. Strongly consistent.
+    async fn is_message_processed(&self, thread: &ThreadId, dedup: &DedupId) -> Result<bool, StoreError>;
+
+    /// A thread's state without its history. Strongly consistent.
+    async fn meta(&self, thread: &ThreadId) -> Result<Option<Meta>, StoreError>;
+
+    /// Newest threads first, at most `limit`.
+    async fn list_threads(&self, limit: usize) -> Result<Vec<ThreadSummary>, StoreError>;
+
+    /// Keeps a queue body that is too large for the queue, under its digest; idempotent. Expires.
+    async fn put_claim(&self, body: &str) -> Result<String, StoreError>;
+
+    /// Reads a body kept by [`put_claim`](Self::put_claim).
+    async fn claim(&self, digest: &str) -> Result<Option<String>, StoreError>;
+}
+
+/// State beside the history.
+#[async_trait]
+pub trait StateStore: Send + Sync {
+    /// The metadata of a root thread.
+    async fn metadata(&self, root: &ThreadId) -> Result<Option<RawJson>, StoreError>;
+
+    /// The subscription that `call` opened in `thread`.
+    async fn subscription(
+        &self,
+        thread: &ThreadId,
+        call: &CallId,
+    ) -> Result<Option<Subscription>, StoreError>;
+
+    /// Subscriptions of a thread that still take events.
+    async fn get_active_subscriptions(&self, thread: &ThreadId) -> Result<Vec<CallId>, StoreError>;
+
+    /// An open choice's body.
+    async fn choice(&self, thread: &ThreadId, id: &CallId) -> Result<Option<ChoiceRow>, StoreError>;
+
+    /// Replaces the latest view of a type; `content` is never interpreted.
+    async fn put_view(&self, thread: &ThreadId, view_type: &str, content: &RawJson)
+    -> Result<(), StoreError>;
+
+    /// The latest view of each type.
+    async fn views(&self, thread: &ThreadId) -> Result<Vec<(String, RawJson)>, StoreError>;
+
+    /// A cached toolset manifest: the last good copy and when it was stored (milliseconds).
+    async fn manifest(&self, server: &str) -> Result<Option<(String, i64)>, StoreError>;
+
+    /// Replaces a server's cached manifest.
+    async fn put_manifest(&self, server: &str, manifest: &str, now_ms: i64) -> Result<(), StoreError>;
+}
+
+/// Both stores in one, as the adapters are.
+pub trait Store: ConversationStore + StateStore {}
+impl<T: ConversationStore + StateStore> Store for T {}
+
+/// The digest that names a body: base32 of its SHA-256.
+pub fn body_digest(body: &str) -> String {
+    use sha2::Digest;
+    data_encoding::BASE32_NOPAD.encode(&sha2::Sha256::digest(body.as_bytes())).to_ascii_lowercase()
+}
+
+/// Milliseconds since the epoch at which a claim check expires, given now.
+pub fn claim_expiry_ms(now_ms: i64) -> i64 {
+    now_ms + DEDUP_DAYS * Duration::from_secs(86_400).as_millis() as i64
+}
+
+/// Fields of a row that this version does not know, kept so that they survive.
+pub type Extra = serde_json::Map<String, Value>;

@@ -1,0 +1,223 @@
+//! META: what is known of a thread beside its items.
+
+use serde::{Deserialize, Serialize};
+
+use super::Extra;
+use crate::message::{CallId, Epoch, ItemId, MessageId, RawJson, Seq, ThreadId};
+use crate::model::Usage;
+
+/// Causes of finished inputs that META remembers.
+pub const RECENT_CAUSES: usize = 32;
+
+/// A thread's state. Attributes that this version does not know stay in the row untouched.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Meta {
+    /// The thread.
+    pub thread: ThreadId,
+    /// The root of its tree; itself for a root.
+    pub root: ThreadId,
+    /// Who spawned it.
+    pub parent: Option<ThreadId>,
+    /// What it is for.
+    pub kind: ThreadKind,
+    /// The principal that made it.
+    pub owner: Option<String>,
+    /// The agent that runs it, fixed at creation.
+    pub agent: String,
+    /// Milliseconds since the epoch.
+    pub created_at_ms: i64,
+    /// The current log.
+    pub epoch: Epoch,
+    /// The seq the next item gets.
+    pub head: Seq,
+    /// Inherited spans, oldest first.
+    pub base: Vec<Span>,
+    /// Takes no input any more.
+    pub closed: bool,
+    /// The index that the next turn gets.
+    pub next_turn: u32,
+    /// The opener of the current turn.
+    pub turn_id: Option<ItemId>,
+    /// Calls without a result, in call order.
+    pub pending: Vec<PendingCall>,
+    /// What the last commit promised to send.
+    pub outbox: Vec<OutboxEntry>,
+    /// Causes whose slice has committed something but is not finished.
+    pub open: Vec<MessageId>,
+    /// Causes of the last inputs, newest last, at most [`RECENT_CAUSES`].
+    pub recent: Vec<MessageId>,
+    /// Causes seen with a receive count above 1.
+    pub redelivered: Vec<MessageId>,
+    /// Slices since the last outside input, a bound on self-caused work.
+    pub self_caused: u32,
+    /// Usage of the last response.
+    pub usage: Option<Usage>,
+    /// Opaque, root only; comes back on every output.
+    pub metadata: Option<RawJson>,
+    /// The token of the last commit: how a writer knows its own commit again.
+    pub token: String,
+}
+
+impl Meta {
+    /// A new root thread's state.
+    pub fn new_root(
+        thread: ThreadId,
+        agent: impl Into<String>,
+        owner: Option<String>,
+        created_at_ms: i64,
+    ) -> Self {
+        Self {
+            root: thread.clone(),
+            thread,
+            parent: None,
+            kind: ThreadKind::Root,
+            owner,
+            agent: agent.into(),
+            created_at_ms,
+            epoch: Epoch(0),
+            head: Seq::FIRST,
+            base: Vec::new(),
+            closed: false,
+            next_turn: 0,
+            turn_id: None,
+            pending: Vec::new(),
+            outbox: Vec::new(),
+            open: Vec::new(),
+            recent: Vec::new(),
+            redelivered: Vec::new(),
+            self_caused: 0,
+            usage: None,
+            metadata: None,
+            token: String::new(),
+        }
+    }
+
+    /// The pending entry of `call`.
+    pub fn pending_call(&self, call: &CallId) -> Option<&PendingCall> {
+        self.pending.iter().find(|pending| &pending.call == call)
+    }
+
+    /// Remembers a finished cause.
+    pub fn remember(&mut self, cause: &MessageId) {
+        if !self.recent.contains(cause) {
+            self.recent.push(cause.clone());
+        }
+        let excess = self.recent.len().saturating_sub(RECENT_CAUSES);
+        self.recent.drain(..excess);
+    }
+}
+
+/// What a thread is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ThreadKind {
+    /// A conversation of its own.
+    Root,
+    /// Spawned by a parent.
+    Child,
+    /// Runs one event for its parent.
+    Event,
+    /// Summarises its parent.
+    Compaction,
+}
+
+/// A piece of a log that a thread inherits: `(log, from, to]`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Span {
+    /// Whose log.
+    pub thread: ThreadId,
+    /// Which log.
+    pub epoch: Epoch,
+    /// Exclusive lower end.
+    pub from: Seq,
+    /// Inclusive upper end.
+    pub to: Seq,
+}
+
+/// A call without a result.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PendingCall {
+    /// The call.
+    pub call: CallId,
+    /// Its item.
+    pub seq: Seq,
+    /// Its tool.
+    pub name: String,
+    /// It only waits: an event may interrupt it freely.
+    #[serde(default)]
+    pub passive: bool,
+    /// It runs inside the slice; open only between two commits of one slice.
+    #[serde(default)]
+    pub synchronous: bool,
+    /// The tool server it goes to.
+    #[serde(default)]
+    pub server: Option<String>,
+    /// Its result is in, parked until the step's others are.
+    #[serde(default)]
+    pub parked: bool,
+    /// The messages that caused it.
+    #[serde(default)]
+    pub cause: Vec<MessageId>,
+    /// The principal on whose behalf it runs.
+    #[serde(default)]
+    pub user: Option<String>,
+    /// Fields of a newer version.
+    #[serde(flatten)]
+    pub extra: Extra,
+}
+
+/// Something a commit promised to send. Sending is at least once, under a stable id.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct OutboxEntry {
+    /// Stable over resends.
+    pub id: String,
+    /// The messages that caused it.
+    pub cause: Vec<MessageId>,
+    /// What.
+    pub promise: Promise,
+}
+
+/// What an outbox entry sends: references, never bodies.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum Promise {
+    /// Dispatch the pending call.
+    Call {
+        /// Which.
+        call: CallId,
+    },
+    /// Tell its server that the call is cancelled.
+    Cancel {
+        /// Which.
+        call: CallId,
+        /// To whom; none: nobody outside knows of it.
+        server: Option<String>,
+    },
+    /// Publish the text of the item at `seq`.
+    Reply {
+        /// Where.
+        seq: Seq,
+    },
+    /// Tell the user that something went wrong; a short text of ours, without content.
+    Notice {
+        /// What to say.
+        text: String,
+    },
+    /// Show the user where to consent. The address lives here alone.
+    OAuth {
+        /// The call that waits.
+        call: CallId,
+        /// Where.
+        auth_url: String,
+    },
+    /// Show the user the choice stored under `call`.
+    Choice {
+        /// The call that waits.
+        call: CallId,
+    },
+    /// Ask the own queue to release what is still parked.
+    Release,
+    /// A promise of a newer version: not sent by this one.
+    #[serde(other)]
+    Unknown,
+}
