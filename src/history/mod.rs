@@ -1,3 +1,468 @@
-//! The pure core of a conversation.
+//! The pure core of a conversation: no I/O, no clock, no randomness.
+//!
+//! A [`History`] is one thread's view in four layers, in this order:
+//!
+//! 1. **committed** items, as loaded or synced;
+//! 2. **known-safe** drafts: promoted inputs and model output, persisted by the next sync;
+//! 3. **unvalidated** inputs: part of the next request, not persisted until the model streams any output, since
+//!    one of them may be the message that overflows the window;
+//! 4. the **turn buffer**: the response being streamed.
+//!
+//! [`input`] holds the rules for what arrives, [`render`] turns the layers into a valid request (I5),
+//! [`plan`] says what the next commit writes. Loading and committing are the business of `thread`.
 
+mod input;
+mod plan;
+pub mod render;
 pub mod request;
+mod turn;
+pub mod wording;
+
+use std::collections::BTreeSet;
+
+use crate::message::{
+    CallId, ContentPart, DedupId, Epoch, Item, ItemBody, ItemFacts, ItemId, MessageId, Outcome, Seq,
+    SettledBy, ThreadId, ToolCallItem, ToolResultItem,
+};
+use crate::model::ModelEvent;
+use crate::store::{DedupLife, Loaded, ParkedInput, PendingCall, SubscriptionChange};
+
+pub use input::{Accepted, Arrival};
+pub use plan::SyncPlan;
+pub use turn::{TurnBuffer, TurnPart};
+
+/// Calls of one step; what is above is answered with an error.
+pub const MAX_CALLS: usize = 32;
+/// Events kept aside while a call is open; beyond it they interrupt.
+pub const MAX_WAITING: usize = 12;
+
+/// An entry that is not committed yet. Its seq is its place.
+#[derive(Clone, Debug, PartialEq)]
+struct Draft {
+    body: ItemBody,
+    /// The dedup row its commit writes.
+    dedup: Option<(DedupId, DedupLife)>,
+    /// The dedup id it arrived under, also where the row exists already (released inputs).
+    arrived_as: Option<DedupId>,
+    cause: Option<MessageId>,
+    user: Option<String>,
+    opens_turn: bool,
+    created_at_ms: i64,
+    /// The parked row that its commit deletes.
+    release: Option<String>,
+    subscription: Option<SubscriptionChange>,
+    /// Belongs to the response that begins here or before: never committed apart from it.
+    continues_response: bool,
+}
+
+impl Draft {
+    fn minted(body: ItemBody, now_ms: i64) -> Self {
+        Self {
+            body,
+            dedup: None,
+            arrived_as: None,
+            cause: None,
+            user: None,
+            opens_turn: false,
+            created_at_ms: now_ms,
+            release: None,
+            subscription: None,
+            continues_response: false,
+        }
+    }
+
+    /// Actions its commit spends on it.
+    fn actions(&self) -> usize {
+        1 + usize::from(self.dedup.is_some())
+            + usize::from(self.release.is_some())
+            + usize::from(self.subscription.is_some())
+    }
+}
+
+/// An input kept aside, in memory or in the store.
+#[derive(Clone, Debug, PartialEq)]
+struct Waiting {
+    parked: ParkedInput,
+    message: crate::message::InputMessage,
+    /// It has a row: its release deletes it. Otherwise the next commit writes one, if it still waits.
+    stored: bool,
+}
+
+/// A call without a result in the history.
+#[derive(Clone, Debug, PartialEq)]
+struct OpenCall {
+    pending: PendingCall,
+    /// Its result is in and waits for the step's others.
+    arrived: Option<Waiting>,
+}
+
+/// How a call of this history stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    Open,
+    SettledByTool,
+    SettledByRuntime,
+    Unknown,
+}
+
+/// One thread's view.
+#[derive(Clone, Debug)]
+pub struct History {
+    thread: ThreadId,
+    epoch: Epoch,
+    committed: Vec<Item>,
+    head: Seq,
+    next_turn: u32,
+    turn_id: Option<ItemId>,
+    safe: Vec<Draft>,
+    unvalidated: Vec<Draft>,
+    turn: TurnBuffer,
+    open: Vec<OpenCall>,
+    waiting: Vec<Waiting>,
+    handled: BTreeSet<DedupId>,
+    interrupted: Vec<PendingCall>,
+}
+
+impl History {
+    /// A history as loaded. Parked rows that do not parse stay parked and are counted by the caller.
+    pub fn new(thread: ThreadId, loaded: Loaded) -> Self {
+        let meta = loaded.meta;
+        let mut history = Self {
+            epoch: meta.as_ref().map_or(Epoch(0), |meta| meta.epoch),
+            head: meta.as_ref().map_or(Seq::FIRST, |meta| meta.head),
+            next_turn: meta.as_ref().map_or(0, |meta| meta.next_turn),
+            turn_id: meta.as_ref().and_then(|meta| meta.turn_id.clone()),
+            open: meta
+                .map(|meta| meta.pending)
+                .unwrap_or_default()
+                .into_iter()
+                .map(|pending| OpenCall { pending, arrived: None })
+                .collect(),
+            thread,
+            committed: loaded.items,
+            safe: Vec::new(),
+            unvalidated: Vec::new(),
+            turn: TurnBuffer::default(),
+            waiting: Vec::new(),
+            handled: BTreeSet::new(),
+            interrupted: Vec::new(),
+        };
+        history.open.sort_by_key(|open| open.pending.seq);
+        for parked in loaded.parked {
+            history.readopt(parked);
+        }
+        history
+    }
+
+    /// The thread.
+    pub fn thread(&self) -> &ThreadId {
+        &self.thread
+    }
+
+    /// The seq the next committed item gets.
+    pub fn head(&self) -> Seq {
+        self.head
+    }
+
+    /// The log.
+    pub fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    /// Committed items, inherited ones first.
+    pub fn committed(&self) -> &[Item] {
+        &self.committed
+    }
+
+    /// Everything but the turn buffer, in order.
+    fn bodies(&self) -> impl DoubleEndedIterator<Item = &ItemBody> {
+        let drafts = self.safe.iter().chain(&self.unvalidated).map(|draft| &draft.body);
+        self.committed.iter().map(|item| &item.body).chain(drafts)
+    }
+
+    /// Committed history and drafts followed by the response being streamed.
+    pub fn current_turn_view(&self, model: &str) -> Vec<ItemBody> {
+        self.bodies().cloned().chain(self.turn.view(model)).collect()
+    }
+
+    /// Calls without a result, parked results included, in call order.
+    pub fn open_calls(&self) -> impl Iterator<Item = &PendingCall> {
+        self.open.iter().map(|open| &open.pending)
+    }
+
+    /// Whether the model can be asked: no call is open.
+    pub fn is_settled(&self) -> bool {
+        self.open.is_empty()
+    }
+
+    /// Whether there are inputs that no request has held yet.
+    pub fn has_unvalidated(&self) -> bool {
+        !self.unvalidated.is_empty()
+    }
+
+    /// Parked inputs that nothing will release by itself any more.
+    pub fn has_leftover_waiting(&self) -> bool {
+        self.open.is_empty() && !self.waiting.is_empty()
+    }
+
+    /// Changes what is known of an open call.
+    pub fn describe_call(&mut self, call: &CallId, describe: impl FnOnce(&mut PendingCall)) {
+        if let Some(open) = self.open.iter_mut().find(|open| &open.pending.call == call) {
+            describe(&mut open.pending);
+        }
+    }
+
+    /// The committed or drafted call.
+    pub fn call(&self, call: &CallId) -> Option<&ToolCallItem> {
+        self.bodies().rev().find_map(|body| match body {
+            ItemBody::ToolCall(item) if &item.call_id == call => Some(item),
+            ItemBody::System(_)
+            | ItemBody::User(_)
+            | ItemBody::Assistant(_)
+            | ItemBody::ToolCall(_)
+            | ItemBody::ToolResult(_)
+            | ItemBody::BackendToolCall(_)
+            | ItemBody::Reasoning(_)
+            | ItemBody::Interrupt(_)
+            | ItemBody::Event(_)
+            | ItemBody::Unknown { .. } => None,
+        })
+    }
+
+    /// The first model output proves that the request fit: unvalidated inputs become known-safe.
+    pub fn mark_inputs_model_validated(&mut self) {
+        self.safe.append(&mut self.unvalidated);
+    }
+
+    /// Buffers one event of the stream.
+    pub fn buffer(&mut self, event: &ModelEvent) {
+        self.turn.push(event);
+    }
+
+    /// The response being streamed.
+    pub fn turn(&self) -> &TurnBuffer {
+        &self.turn
+    }
+
+    /// Drops the response being streamed; a retry starts from clean history.
+    pub fn discard_turn(&mut self) {
+        self.turn.take();
+    }
+
+    /// Commits the buffer into the known-safe layer, without trailing reasoning, and returns its calls in
+    /// order. Their ids are minted from their seqs; every one is open until it is settled.
+    pub fn flush_turn_trimming_reasoning(
+        &mut self,
+        model: &str,
+        stop: &str,
+        user: Option<&str>,
+        now_ms: i64,
+    ) -> Vec<ToolCallItem> {
+        self.turn.trim_trailing_reasoning();
+        self.flush_turn(model, stop, user, now_ms)
+    }
+
+    /// As [`flush_turn_trimming_reasoning`](Self::flush_turn_trimming_reasoning), with everything buffered.
+    pub fn flush_turn(
+        &mut self,
+        model: &str,
+        stop: &str,
+        user: Option<&str>,
+        now_ms: i64,
+    ) -> Vec<ToolCallItem> {
+        // Model output is committed only after the inputs that it answers.
+        self.mark_inputs_model_validated();
+        let first = self.safe.len();
+        let mut calls = Vec::new();
+        for part in self.turn.take() {
+            let body = match &part {
+                TurnPart::Call { provider_id, name, arguments, signature } => {
+                    let seq = self.head.plus(self.safe.len());
+                    let call = ToolCallItem {
+                        call_id: CallId::mint(&self.thread, self.epoch, seq),
+                        provider_id: provider_id.clone(),
+                        name: name.clone(),
+                        arguments: arguments.clone(),
+                        signature: signature.clone(),
+                        model: model.to_owned(),
+                    };
+                    self.open.push(OpenCall {
+                        pending: PendingCall {
+                            call: call.call_id.clone(),
+                            seq,
+                            name: name.clone(),
+                            passive: false,
+                            synchronous: false,
+                            server: None,
+                            parked: false,
+                            cause: Vec::new(),
+                            user: user.map(str::to_owned),
+                            extra: Default::default(),
+                        },
+                        arrived: None,
+                    });
+                    calls.push(call.clone());
+                    Some(ItemBody::ToolCall(call))
+                }
+                TurnPart::Text(_) | TurnPart::Reasoning { .. } => turn::part_body(&part, model, Some(stop)),
+            };
+            if let Some(body) = body {
+                let continues_response = self.safe.len() > first;
+                let user = user.map(str::to_owned);
+                self.safe.push(Draft { continues_response, user, ..Draft::minted(body, now_ms) });
+            }
+        }
+        calls
+    }
+
+    /// Gives an open call its one result, minted by the runtime or by a tool that ran inside the slice.
+    /// Without an open call there is no effect.
+    pub fn settle(
+        &mut self,
+        call: &CallId,
+        outcome: Outcome,
+        parts: Vec<ContentPart>,
+        settled_by: SettledBy,
+        layer: Layer,
+        now_ms: i64,
+    ) {
+        let Some(at) = self.open.iter().position(|open| &open.pending.call == call) else { return };
+        self.open.remove(at);
+        let body = ItemBody::ToolResult(ToolResultItem {
+            call_id: call.clone(),
+            outcome,
+            parts,
+            settled_by,
+            display_as: None,
+        });
+        let mut draft = Draft::minted(body, now_ms);
+        match layer {
+            Layer::WithResponse => {
+                draft.continues_response = true;
+                self.safe.push(draft);
+            }
+            Layer::Safe if self.unvalidated.is_empty() => self.safe.push(draft),
+            // Known-safe always precedes unvalidated.
+            Layer::Safe | Layer::Unvalidated => self.unvalidated.push(draft),
+        }
+    }
+
+    /// The seq up to which a child may inherit: committed rows before the oldest unanswered call.
+    pub fn safe_spawn_point(&self) -> Seq {
+        let before_head = Seq(self.head.0.saturating_sub(1));
+        match self.open.first() {
+            Some(open) if open.pending.seq < self.head => Seq(open.pending.seq.0.saturating_sub(1)),
+            Some(_) | None => before_head,
+        }
+    }
+
+    /// Calls that user text has interrupted since the last time, for notices to their servers.
+    pub fn take_interrupted_tool_calls(&mut self) -> Vec<PendingCall> {
+        std::mem::take(&mut self.interrupted)
+    }
+
+    /// Replaces the largest unvalidated content by a placeholder after the provider refused the request, and
+    /// says whether there was one. Interrupt markers are never dropped.
+    pub fn leave_out_largest_input(&mut self, user_placeholder: &str) -> bool {
+        let largest = self
+            .unvalidated
+            .iter_mut()
+            .map(|draft| (content_bytes(&draft.body, user_placeholder), draft))
+            .filter(|(bytes, _)| *bytes > 0)
+            .max_by_key(|(bytes, _)| *bytes);
+        let Some((_, draft)) = largest else { return false };
+        match &mut draft.body {
+            ItemBody::User(user) => user.parts = vec![ContentPart::text(user_placeholder)],
+            ItemBody::ToolResult(result) => {
+                result.parts = vec![ContentPart::text(wording::RESULT_LEFT_OUT)];
+                result.outcome = Outcome::Error;
+            }
+            ItemBody::Event(event) => event.parts = vec![ContentPart::text(wording::RESULT_LEFT_OUT)],
+            ItemBody::System(_)
+            | ItemBody::Assistant(_)
+            | ItemBody::ToolCall(_)
+            | ItemBody::BackendToolCall(_)
+            | ItemBody::Reasoning(_)
+            | ItemBody::Interrupt(_)
+            | ItemBody::Unknown { .. } => return false,
+        }
+        true
+    }
+
+    fn standing(&self, call: &CallId) -> Standing {
+        if self.open.iter().any(|open| &open.pending.call == call) {
+            return Standing::Open;
+        }
+        let mut seen = false;
+        for body in self.bodies() {
+            match body {
+                ItemBody::ToolCall(item) if &item.call_id == call => seen = true,
+                ItemBody::ToolResult(item) if &item.call_id == call => {
+                    return match item.settled_by {
+                        SettledBy::Tool => Standing::SettledByTool,
+                        SettledBy::Runtime => Standing::SettledByRuntime,
+                    };
+                }
+                ItemBody::Interrupt(item) if &item.call_id == call => return Standing::SettledByRuntime,
+                ItemBody::System(_)
+                | ItemBody::User(_)
+                | ItemBody::Assistant(_)
+                | ItemBody::ToolCall(_)
+                | ItemBody::ToolResult(_)
+                | ItemBody::BackendToolCall(_)
+                | ItemBody::Reasoning(_)
+                | ItemBody::Interrupt(_)
+                | ItemBody::Event(_)
+                | ItemBody::Unknown { .. } => {}
+            }
+        }
+        // A call that is neither open nor answered by a row: an event settled it, or its result was lost.
+        if seen { Standing::SettledByRuntime } else { Standing::Unknown }
+    }
+}
+
+/// Where a minted result goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layer {
+    /// Into the same commit as the response whose call it settles.
+    WithResponse,
+    /// Persisted by the next sync.
+    Safe,
+    /// Persisted once the model has seen it: it may overflow the window.
+    Unvalidated,
+}
+
+/// Bytes that leaving out this content would save; 0 where there is nothing to leave out (any more).
+fn content_bytes(body: &ItemBody, user_placeholder: &str) -> usize {
+    let parts = match body {
+        ItemBody::User(user) => &user.parts,
+        ItemBody::ToolResult(result) => &result.parts,
+        ItemBody::Event(event) => &event.parts,
+        ItemBody::System(_)
+        | ItemBody::Assistant(_)
+        | ItemBody::ToolCall(_)
+        | ItemBody::BackendToolCall(_)
+        | ItemBody::Reasoning(_)
+        | ItemBody::Interrupt(_)
+        | ItemBody::Unknown { .. } => return 0,
+    };
+    let left_out = |part: &ContentPart| match part {
+        ContentPart::Text(text) => text == user_placeholder || text == wording::RESULT_LEFT_OUT,
+        ContentPart::Image { .. } | ContentPart::Unknown(_) => false,
+    };
+    if parts.iter().all(left_out) { 0 } else { body.to_raw().len() }
+}
+
+/// Facts of a draft at its final place.
+fn facts(draft: &Draft, turn: u32, turn_id: Option<ItemId>) -> ItemFacts {
+    ItemFacts {
+        dedup: draft.arrived_as.clone(),
+        cause: draft.cause.clone(),
+        turn,
+        turn_id,
+        opens_turn: draft.opens_turn,
+        user: draft.user.clone(),
+        created_at_ms: draft.created_at_ms,
+        est_tokens: 0,
+    }
+}

@@ -71,6 +71,12 @@ text_id!(
 #[serde(transparent)]
 pub struct Seq(pub u64);
 
+impl Default for Seq {
+    fn default() -> Self {
+        Self::FIRST
+    }
+}
+
 impl Seq {
     /// The first position of a log.
     pub const FIRST: Seq = Seq(1);

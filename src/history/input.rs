@@ -1,0 +1,337 @@
+//! What an arriving input does to a history: the rules of settling, interrupting, parking and releasing.
+
+use super::{Draft, History, MAX_WAITING, OpenCall, Standing, Waiting, wording};
+use crate::message::{
+    CallId, ContentPart, DedupId, EventItem, InputContent, InputMessage, InterruptItem, ItemBody, MessageId,
+    Outcome, SettledBy, SyntheticReason, Synthetic, ToolResultInput, ToolResultItem, UserItem,
+};
+use crate::store::{DedupLife, ParkedInput, SubscriptionChange};
+
+/// By convention a failing tool's text begins so; there are no error codes.
+const ERROR_PREFIX: &str = "Error: ";
+
+/// How an input reached the thread.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Arrival {
+    /// Under which it is processed at most once.
+    pub dedup: DedupId,
+    /// The queue message.
+    pub cause: MessageId,
+    /// Orders parked inputs: the queue's sequence number.
+    pub key: String,
+    /// Milliseconds since the epoch.
+    pub now_ms: i64,
+}
+
+/// What became of an input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Accepted {
+    /// It is part of the next request.
+    Ready,
+    /// It was handled before, or its call was answered by the tool before: no effect.
+    Duplicate,
+    /// It is kept aside; the next sync makes that durable.
+    Parked,
+    /// A result that came too late is kept as a note: to be synced, nothing to ask the model.
+    Note,
+    /// It answers a call that this thread does not know: no effect.
+    Foreign,
+    /// It holds nothing but white space and is refused.
+    Blank,
+    /// It is no part of a conversation (consent, a choice): the caller's business.
+    NotConversational,
+}
+
+impl Waiting {
+    pub(super) fn life(&self) -> DedupLife {
+        dedup_life(&self.message)
+    }
+
+    pub(super) fn subscription(&self) -> Option<SubscriptionChange> {
+        match (&self.message.content, &self.message.synthetic) {
+            (InputContent::ToolResult(result), None) if self.message.subscription => {
+                Some(SubscriptionChange::Start(result.id.clone()))
+            }
+            _ => None,
+        }
+    }
+}
+
+fn dedup_life(message: &InputMessage) -> DedupLife {
+    match (&message.content, &message.synthetic) {
+        (InputContent::ToolResult(_), None) => DedupLife::Forever,
+        _ => DedupLife::Days,
+    }
+}
+
+impl History {
+    /// Takes one input. The caller has already looked its dedup id up in the store.
+    pub fn accept(&mut self, message: &InputMessage, arrival: &Arrival) -> Accepted {
+        if self.handled.contains(&arrival.dedup) {
+            return Accepted::Duplicate;
+        }
+        let accepted = match (&message.content, &message.synthetic) {
+            (InputContent::Text(text), None) if text.trim().is_empty() => return Accepted::Blank,
+            (InputContent::Text(text), None) => {
+                self.user_input(ContentPart::text(text), message, arrival);
+                Accepted::Ready
+            }
+            (InputContent::Image { data, media_type }, None) => {
+                let part = ContentPart::Image { data: data.clone(), media_type: media_type.clone() };
+                self.user_input(part, message, arrival);
+                Accepted::Ready
+            }
+            (InputContent::ToolResult(result), None) => self.result_input(result, message, arrival),
+            (InputContent::ToolResult(_), Some(synthetic)) => self.event_input(synthetic, message, arrival),
+            _ => return Accepted::NotConversational,
+        };
+        match accepted {
+            Accepted::Ready | Accepted::Parked | Accepted::Note => {
+                self.handled.insert(arrival.dedup.clone());
+            }
+            Accepted::Duplicate | Accepted::Foreign | Accepted::Blank | Accepted::NotConversational => {}
+        }
+        accepted
+    }
+
+    /// Takes back a parked row of the store.
+    pub(super) fn readopt(&mut self, parked: ParkedInput) {
+        // A parked row that does not parse was readable when it was parked; it stays where it is.
+        let Ok(message) = InputMessage::parse(parked.body.as_bytes()) else { return };
+        let waiting = Waiting { parked, message, stored: true };
+        if let (InputContent::ToolResult(result), None) = (&waiting.message.content, &waiting.message.synthetic)
+            && let Some(open) = self.open_call(&result.id)
+            && open.arrived.is_none()
+        {
+            open.arrived = Some(waiting);
+        } else {
+            self.waiting.push(waiting);
+        }
+    }
+
+    fn open_call(&mut self, call: &CallId) -> Option<&mut OpenCall> {
+        self.open.iter_mut().find(|open| &open.pending.call == call)
+    }
+
+    /// User text first brings in what has arrived for the open step and marks every other call of it as
+    /// interrupted; parked events follow the text.
+    fn user_input(&mut self, part: ContentPart, message: &InputMessage, arrival: &Arrival) {
+        self.interrupt_open_calls(arrival);
+        let body = ItemBody::User(UserItem { parts: vec![part], ..UserItem::default() });
+        let mut draft = arrived(body, message, arrival);
+        draft.opens_turn = true;
+        self.unvalidated.push(draft);
+        self.release_waiting();
+    }
+
+    fn interrupt_open_calls(&mut self, arrival: &Arrival) {
+        // A call at the tail is committed model output, so usually nothing unvalidated precedes the markers
+        // and they are known-safe; in any other position order comes first and they stay unvalidated.
+        let layer = if self.unvalidated.is_empty() { &mut self.safe } else { &mut self.unvalidated };
+        for open in self.open.drain(..) {
+            match open.arrived {
+                Some(waiting) => layer.push(result_draft(&open.pending.call, waiting)),
+                None => {
+                    let body = ItemBody::Interrupt(InterruptItem { call_id: open.pending.call.clone() });
+                    let mut draft = Draft::minted(body, arrival.now_ms);
+                    draft.cause = Some(arrival.cause.clone());
+                    layer.push(draft);
+                    self.interrupted.push(open.pending);
+                }
+            }
+        }
+    }
+
+    fn result_input(
+        &mut self,
+        result: &ToolResultInput,
+        message: &InputMessage,
+        arrival: &Arrival,
+    ) -> Accepted {
+        match self.standing(&result.id) {
+            Standing::Unknown => return Accepted::Foreign,
+            Standing::SettledByTool => return Accepted::Duplicate,
+            Standing::SettledByRuntime => {
+                self.late_note(result, message, arrival);
+                return Accepted::Note;
+            }
+            Standing::Open => {}
+        }
+        let waiting = waiting(message, arrival);
+        let Some(open) = self.open_call(&result.id) else { return Accepted::Foreign };
+        if open.arrived.is_some() {
+            return Accepted::Duplicate;
+        }
+        open.arrived = Some(waiting);
+        if self.open.iter().any(|open| open.arrived.is_none()) {
+            return Accepted::Parked;
+        }
+        for open in std::mem::take(&mut self.open) {
+            if let Some(waiting) = open.arrived {
+                self.unvalidated.push(result_draft(&open.pending.call, waiting));
+            }
+        }
+        self.release_waiting();
+        Accepted::Ready
+    }
+
+    /// The real result of a call that the runtime has settled: a note that opens no turn.
+    fn late_note(&mut self, result: &ToolResultInput, message: &InputMessage, arrival: &Arrival) {
+        let draft = self.late_draft(result, arrived(ItemBody::User(UserItem::default()), message, arrival));
+        match self.unvalidated.is_empty() {
+            true => self.safe.push(draft),
+            false => self.unvalidated.push(draft),
+        }
+    }
+
+    fn late_draft(&self, result: &ToolResultInput, mut draft: Draft) -> Draft {
+        let tool = self.call(&result.id).map_or("a tool", |call| &call.name);
+        let text =
+            wording::late_result(tool, result.id.as_str(), &ContentPart::join_text(&result.content));
+        draft.body = ItemBody::User(UserItem {
+            parts: vec![ContentPart::Text(text)],
+            synthetic_reason: Some(SyntheticReason::LateResult),
+            ..UserItem::default()
+        });
+        draft
+    }
+
+    /// An event, a report or a parent's message. It waits while a call is at work; a call that only waits is
+    /// interrupted by it, without a marker: the event itself is the record.
+    fn event_input(&mut self, synthetic: &Synthetic, message: &InputMessage, arrival: &Arrival) -> Accepted {
+        let Some((origin, _)) = origin(synthetic) else { return Accepted::NotConversational };
+        if self.call(origin).is_none() {
+            return Accepted::Foreign;
+        }
+        let active = self.open.iter().any(|open| !open.pending.passive);
+        if active && self.waiting.len() < MAX_WAITING {
+            self.waiting.push(waiting(message, arrival));
+            return Accepted::Parked;
+        }
+        let opens_turn = self.open.is_empty();
+        for open in std::mem::take(&mut self.open) {
+            match open.arrived {
+                Some(waiting) => self.unvalidated.push(result_draft(&open.pending.call, waiting)),
+                None => self.interrupted.push(open.pending),
+            }
+        }
+        let mut draft = self.event_draft(&waiting(message, arrival));
+        draft.opens_turn = opens_turn;
+        self.unvalidated.push(draft);
+        self.release_waiting();
+        Accepted::Ready
+    }
+
+    /// Brings in everything that waited, in arrival order.
+    pub fn release_waiting(&mut self) {
+        for waiting in std::mem::take(&mut self.waiting) {
+            let draft = match (&waiting.message.content, &waiting.message.synthetic) {
+                (InputContent::ToolResult(result), None) => {
+                    // Parked for a call that something else has settled since.
+                    let draft = released(ItemBody::User(UserItem::default()), &waiting);
+                    self.late_draft(result, draft)
+                }
+                _ => self.event_draft(&waiting),
+            };
+            self.unvalidated.push(draft);
+        }
+    }
+
+    fn event_draft(&self, waiting: &Waiting) -> Draft {
+        let origin = waiting.message.synthetic.as_ref().and_then(origin);
+        let (call, reason) = match origin {
+            Some((call, reason)) => (call.clone(), reason),
+            None => (CallId::new(""), SyntheticReason::SystemReminder),
+        };
+        let original = self.call(&call);
+        let delivery = DedupId::derive("ev", &[self.thread.as_str(), waiting.parked.dedup.as_str()]);
+        let parts = match &waiting.message.content {
+            InputContent::ToolResult(result) => result.content.clone(),
+            _ => Vec::new(),
+        };
+        let body = ItemBody::Event(EventItem {
+            call_id: CallId::new(delivery.as_str()),
+            reason,
+            original_tool_name: original.map(|call| call.name.clone()).unwrap_or_default(),
+            original_args: original.map(|call| call.arguments.clone()).unwrap_or_default(),
+            original_tool_call_id: call.clone(),
+            parts,
+        });
+        let mut draft = released(body, waiting);
+        if let Some(Synthetic::SubscriptionEvent { r#final: true, .. }) = &waiting.message.synthetic {
+            draft.subscription = Some(SubscriptionChange::End(call));
+        }
+        draft
+    }
+}
+
+/// The call an inline input belongs to, and its reason.
+fn origin(synthetic: &Synthetic) -> Option<(&CallId, SyntheticReason)> {
+    match synthetic {
+        Synthetic::SubscriptionEvent { tool_call_id, .. } => {
+            Some((tool_call_id, SyntheticReason::SubscriptionEvent))
+        }
+        Synthetic::ThreadReport { tool_call_id, .. } => Some((tool_call_id, SyntheticReason::ThreadReport)),
+        Synthetic::ParentMessage { tool_call_id } => Some((tool_call_id, SyntheticReason::ParentMessage)),
+        Synthetic::Compaction | Synthetic::CompactionComplete => None,
+    }
+}
+
+fn waiting(message: &InputMessage, arrival: &Arrival) -> Waiting {
+    Waiting {
+        parked: ParkedInput {
+            key: arrival.key.clone(),
+            dedup: arrival.dedup.clone(),
+            cause: arrival.cause.clone(),
+            // An InputMessage that was parsed serialises again.
+            body: message.to_body().expect("bug: an input message serialises"),
+        },
+        message: message.clone(),
+        stored: false,
+    }
+}
+
+/// A draft of what has just arrived.
+fn arrived(body: ItemBody, message: &InputMessage, arrival: &Arrival) -> Draft {
+    Draft {
+        dedup: Some((arrival.dedup.clone(), dedup_life(message))),
+        arrived_as: Some(arrival.dedup.clone()),
+        cause: Some(arrival.cause.clone()),
+        user: message.user_id(),
+        ..Draft::minted(body, arrival.now_ms)
+    }
+}
+
+/// A draft of what has waited: its dedup row is written once, now or when it was parked.
+fn released(body: ItemBody, waiting: &Waiting) -> Draft {
+    let parked = &waiting.parked;
+    Draft {
+        dedup: (!waiting.stored).then(|| (parked.dedup.clone(), waiting.life())),
+        arrived_as: Some(parked.dedup.clone()),
+        cause: Some(parked.cause.clone()),
+        user: waiting.message.user_id(),
+        release: waiting.stored.then(|| parked.key.clone()),
+        ..Draft::minted(body, 0)
+    }
+}
+
+fn result_draft(call: &CallId, waiting: Waiting) -> Draft {
+    let parts = match &waiting.message.content {
+        InputContent::ToolResult(result) => result.content.clone(),
+        _ => Vec::new(),
+    };
+    let failed = matches!(parts.first(), Some(ContentPart::Text(text)) if text.starts_with(ERROR_PREFIX));
+    let body = ItemBody::ToolResult(ToolResultItem {
+        call_id: call.clone(),
+        outcome: if failed { Outcome::Error } else { Outcome::Ok },
+        parts,
+        settled_by: SettledBy::Tool,
+        display_as: waiting.message.display_as.clone(),
+    });
+    let mut draft = released(body, &waiting);
+    // Parking has already recorded the subscription of a stored result.
+    if !waiting.stored {
+        draft.subscription = waiting.subscription();
+    }
+    draft
+}

@@ -1,0 +1,447 @@
+//! From stored rows to a valid request: one total, pure function (I5, I9).
+//!
+//! Calls and results are matched by id anywhere in the view, never by neighbourhood; a call's results are
+//! emitted right behind it in call order and whatever stood between moves behind them. What cannot be sent is
+//! left out and counted. Only a call that somebody is still working on is an error.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::request::{
+    AssistantMessage, ModelRequest, RequestCall, RequestMessage, RequestReasoning, RequestResult,
+    ToolDefinition,
+};
+use super::{History, wording};
+use crate::message::{
+    CallId, ContentPart, EventItem, ItemBody, Outcome, ReasoningItem, ToolCallItem, ToolResultItem,
+};
+
+/// The tool name under which events are shown to a model; it may not call it.
+pub const EVENT_TOOL: &str = "receive_event__injected";
+
+/// What a request is made for.
+#[derive(Clone, Debug, Default)]
+pub struct RenderOptions {
+    /// The agent's system prompt.
+    pub system: Option<String>,
+    /// The model that answers; reasoning of another one stays out.
+    pub model: String,
+    /// Whether it takes images.
+    pub image_input: bool,
+    /// What it may call.
+    pub tools: Vec<ToolDefinition>,
+    /// A bound on its response.
+    pub max_output_tokens: Option<u32>,
+}
+
+/// A request, and what was left out of it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Rendered {
+    /// The request.
+    pub request: ModelRequest,
+    /// Results without a call, or beyond the first of their call.
+    pub orphan_results: usize,
+    /// Rows of unknown kind.
+    pub unknown_rows: usize,
+}
+
+/// Why a request cannot be made.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RenderError {
+    /// Somebody is still working on calls of this history.
+    #[error("{} call(s) are still open", .0.len())]
+    OpenCalls(Vec<CallId>),
+    /// There is nothing to answer.
+    #[error("the history holds nothing to answer")]
+    Empty,
+    /// A bug of ours: the rendered request breaks a rule that every provider has.
+    #[error("the rendered request is invalid: {0}")]
+    Invalid(String),
+}
+
+impl History {
+    /// The request for the next response.
+    pub fn render_history(&self, options: &RenderOptions) -> Result<Rendered, RenderError> {
+        let open = self.open_calls().map(|pending| &pending.call).collect();
+        render(self.bodies(), &open, options)
+    }
+}
+
+/// Renders `items`. `open` are the calls that somebody is working on.
+pub fn render<'a>(
+    items: impl Iterator<Item = &'a ItemBody>,
+    open: &BTreeSet<&CallId>,
+    options: &RenderOptions,
+) -> Result<Rendered, RenderError> {
+    let items: Vec<&ItemBody> = items.collect();
+    let results = Results::index(&items);
+    let mut out = Builder::new(options, &results);
+    for item in &items {
+        out.item(item);
+    }
+    out.flush();
+    let unanswered: Vec<CallId> =
+        out.unanswered.iter().filter(|call| open.contains(call)).cloned().collect();
+    if !unanswered.is_empty() {
+        return Err(RenderError::OpenCalls(unanswered));
+    }
+    out.finish(&items)
+}
+
+/// The first result of each call, wherever it stands.
+struct Results<'a> {
+    by_call: BTreeMap<&'a CallId, Settled<'a>>,
+    total: usize,
+}
+
+#[derive(Clone, Copy)]
+enum Settled<'a> {
+    Result(&'a ToolResultItem),
+    ByUser,
+    ByEvent,
+}
+
+impl<'a> Results<'a> {
+    fn index(items: &[&'a ItemBody]) -> Self {
+        let mut by_call = BTreeMap::new();
+        let mut total = 0;
+        let mut unanswered: Vec<&CallId> = Vec::new();
+        for item in items {
+            match item {
+                ItemBody::ToolCall(call) => unanswered.push(&call.call_id),
+                ItemBody::ToolResult(result) => {
+                    total += 1;
+                    by_call.entry(&result.call_id).or_insert(Settled::Result(result));
+                }
+                ItemBody::Interrupt(marker) => {
+                    by_call.entry(&marker.call_id).or_insert(Settled::ByUser);
+                }
+                ItemBody::Event(_) => {
+                    // No marker was written: the event is the record that it interrupted what was open. A
+                    // real result behind it would be late, so it may not win over the inference later on.
+                    for call in unanswered.drain(..) {
+                        by_call.entry(call).or_insert(Settled::ByEvent);
+                    }
+                }
+                ItemBody::System(_)
+                | ItemBody::User(_)
+                | ItemBody::Assistant(_)
+                | ItemBody::BackendToolCall(_)
+                | ItemBody::Reasoning(_)
+                | ItemBody::Unknown { .. } => {}
+            }
+        }
+        Self { by_call, total }
+    }
+}
+
+struct Builder<'a> {
+    options: &'a RenderOptions,
+    results: &'a Results<'a>,
+    system: Vec<&'a str>,
+    messages: Vec<RequestMessage>,
+    assistant: AssistantMessage,
+    calls: Vec<&'a ToolCallItem>,
+    used_ids: BTreeMap<CallId, usize>,
+    emitted_results: usize,
+    unanswered: Vec<CallId>,
+    unknown_rows: usize,
+}
+
+impl<'a> Builder<'a> {
+    fn new(options: &'a RenderOptions, results: &'a Results<'a>) -> Self {
+        Self {
+            options,
+            results,
+            system: Vec::new(),
+            messages: Vec::new(),
+            assistant: AssistantMessage::default(),
+            calls: Vec::new(),
+            used_ids: BTreeMap::new(),
+            emitted_results: 0,
+            unanswered: Vec::new(),
+            unknown_rows: 0,
+        }
+    }
+
+    fn item(&mut self, item: &'a ItemBody) {
+        match item {
+            ItemBody::System(system) => {
+                if !system.text.trim().is_empty() {
+                    self.system.push(&system.text);
+                }
+            }
+            ItemBody::User(user) => {
+                self.flush();
+                self.user(self.parts(&user.parts));
+            }
+            ItemBody::Reasoning(reasoning) => {
+                if !self.calls.is_empty() {
+                    self.flush();
+                }
+                self.reasoning(reasoning);
+            }
+            ItemBody::Assistant(assistant) => {
+                if !self.calls.is_empty() {
+                    self.flush();
+                }
+                self.say(&assistant.text);
+            }
+            ItemBody::BackendToolCall(call) => self.say(&call.summary),
+            ItemBody::ToolCall(call) => self.calls.push(call),
+            ItemBody::ToolResult(_) | ItemBody::Interrupt(_) => self.flush(),
+            ItemBody::Event(event) => {
+                self.flush();
+                self.event(event);
+            }
+            ItemBody::Unknown { .. } => self.unknown_rows += 1,
+        }
+    }
+
+    fn say(&mut self, text: &str) {
+        if text.trim().is_empty() {
+            return;
+        }
+        match &mut self.assistant.text {
+            Some(before) => {
+                before.push('\n');
+                before.push_str(text);
+            }
+            None => self.assistant.text = Some(text.to_owned()),
+        }
+    }
+
+    fn reasoning(&mut self, item: &ReasoningItem) {
+        let signed = item.signature.is_some() || item.provider.is_some();
+        if signed && item.model == self.options.model {
+            self.assistant.reasoning.push(RequestReasoning {
+                text: item.text.clone(),
+                signature: item.signature.clone(),
+                provider: item.provider.clone(),
+            });
+        }
+    }
+
+    fn user(&mut self, parts: Vec<ContentPart>) {
+        if parts.is_empty() {
+            return;
+        }
+        match self.messages.last_mut() {
+            Some(RequestMessage::User(before)) => before.extend(parts),
+            Some(RequestMessage::Assistant(_) | RequestMessage::ToolResults(_)) | None => {
+                self.messages.push(RequestMessage::User(parts));
+            }
+        }
+    }
+
+    /// Blank text goes; what this model cannot take becomes a note.
+    fn parts(&self, parts: &[ContentPart]) -> Vec<ContentPart> {
+        let shown = |part: &ContentPart| match part {
+            ContentPart::Text(_) => part.clone(),
+            ContentPart::Image { .. } if self.options.image_input => part.clone(),
+            ContentPart::Image { .. } => ContentPart::text(wording::IMAGE_OMITTED),
+            ContentPart::Unknown(_) => ContentPart::text(wording::UNKNOWN_CONTENT),
+        };
+        parts.iter().filter(|part| !part.is_blank()).map(shown).collect()
+    }
+
+    /// Closes the assistant message: its calls, and their results right behind it in call order.
+    fn flush(&mut self) {
+        let calls = std::mem::take(&mut self.calls);
+        let mut message = std::mem::take(&mut self.assistant);
+        let mut results = Vec::new();
+        for call in calls {
+            let id = self.unique(&call.call_id);
+            let (arguments, problem) = wire_arguments(&call.arguments);
+            let duplicate = id != call.call_id;
+            let settled = self.results.by_call.get(&call.call_id).filter(|_| !duplicate);
+            results.push(self.result(&id, call, settled.copied(), problem));
+            message.calls.push(RequestCall {
+                id,
+                name: call.name.clone(),
+                arguments,
+                signature: call.signature.clone(),
+            });
+        }
+        if message.text.is_none() && message.calls.is_empty() {
+            // Reasoning alone is never sent.
+            return;
+        }
+        self.assistant_message(message);
+        if !results.is_empty() {
+            self.messages.push(RequestMessage::ToolResults(results));
+        }
+    }
+
+    fn assistant_message(&mut self, mut message: AssistantMessage) {
+        if let Some(RequestMessage::Assistant(before)) = self.messages.last_mut() {
+            // The message before has no calls, or their results would stand between. Reasoning must precede
+            // the text of its own response, so of two merged responses it is left out.
+            before.reasoning.clear();
+            match (&mut before.text, message.text.take()) {
+                (Some(text), Some(more)) => {
+                    text.push('\n');
+                    text.push_str(&more);
+                }
+                (text @ None, more) => *text = more,
+                (Some(_), None) => {}
+            }
+            before.calls.append(&mut message.calls);
+        } else {
+            self.messages.push(RequestMessage::Assistant(message));
+        }
+    }
+
+    fn unique(&mut self, id: &CallId) -> CallId {
+        let uses = self.used_ids.entry(id.clone()).or_default();
+        *uses += 1;
+        match *uses {
+            1 => id.clone(),
+            n => {
+                let id = CallId::new(format!("{id}_{n}"));
+                // A stored id may look like one of ours with a suffix.
+                if self.used_ids.contains_key(&id) { self.unique(&id) } else { self.take_id(id) }
+            }
+        }
+    }
+
+    fn take_id(&mut self, id: CallId) -> CallId {
+        self.used_ids.insert(id.clone(), 1);
+        id
+    }
+
+    fn result(
+        &mut self,
+        id: &CallId,
+        call: &ToolCallItem,
+        settled: Option<Settled<'_>>,
+        problem: Option<String>,
+    ) -> RequestResult {
+        let text = |text: String| vec![ContentPart::Text(text)];
+        let (parts, is_error) = match settled {
+            Some(Settled::Result(result)) => {
+                self.emitted_results += 1;
+                let mut parts = self.parts(&result.parts);
+                if parts.is_empty() {
+                    parts = text(wording::blank_outcome(&result.outcome, &call.name));
+                }
+                (parts, !matches!(result.outcome, Outcome::Ok | Outcome::Unknown(_)))
+            }
+            Some(Settled::ByUser) => (text(wording::interrupted_by_user(&call.name)), true),
+            Some(Settled::ByEvent) => (text(wording::interrupted_by_event(&call.name)), true),
+            None => {
+                self.unanswered.push(call.call_id.clone());
+                (text(problem.unwrap_or_else(|| wording::lost(&call.name))), true)
+            }
+        };
+        RequestResult { id: id.clone(), name: call.name.clone(), parts, is_error }
+    }
+
+    fn event(&mut self, event: &EventItem) {
+        let id = self.unique(&event.call_id);
+        let arguments = serde_json::json!({
+            "original_tool_name": event.original_tool_name,
+            "original_tool_call_id": event.original_tool_call_id,
+            "original_args": event.original_args,
+        });
+        let mut parts = self.parts(&event.parts);
+        if parts.is_empty() {
+            parts = vec![ContentPart::text(wording::NO_OUTPUT)];
+        }
+        self.assistant_message(AssistantMessage {
+            calls: vec![RequestCall {
+                id: id.clone(),
+                name: EVENT_TOOL.to_owned(),
+                arguments: arguments.to_string(),
+                signature: None,
+            }],
+            ..AssistantMessage::default()
+        });
+        self.messages.push(RequestMessage::ToolResults(vec![RequestResult {
+            id,
+            name: EVENT_TOOL.to_owned(),
+            parts,
+            is_error: false,
+        }]));
+    }
+
+    fn finish(mut self, items: &[&ItemBody]) -> Result<Rendered, RenderError> {
+        let note = |text: &str| RequestMessage::User(vec![ContentPart::text(text)]);
+        match self.messages.last() {
+            None => return Err(RenderError::Empty),
+            Some(RequestMessage::Assistant(_)) => self.messages.push(note(wording::CONTINUE)),
+            Some(RequestMessage::User(_) | RequestMessage::ToolResults(_)) => {}
+        }
+        if !matches!(self.messages.first(), Some(RequestMessage::User(_))) {
+            self.messages.insert(0, note(wording::START));
+        }
+        let prompts = self.options.system.iter().map(String::as_str).filter(|text| !text.trim().is_empty());
+        let system: Vec<&str> = prompts.chain(self.system.iter().copied()).collect();
+        let request = ModelRequest {
+            system: (!system.is_empty()).then(|| system.join("\n\n")),
+            messages: self.messages,
+            tools: self.options.tools.clone(),
+            max_output_tokens: self.options.max_output_tokens,
+        };
+        check(&request).map_err(RenderError::Invalid)?;
+        debug_assert!(items.len() >= self.unknown_rows);
+        Ok(Rendered {
+            request,
+            orphan_results: self.results.total - self.emitted_results,
+            unknown_rows: self.unknown_rows,
+        })
+    }
+}
+
+/// The arguments as every provider takes them: a JSON object's text. Malformed ones become `{}`, and the
+/// problem says so.
+fn wire_arguments(arguments: &str) -> (String, Option<String>) {
+    let trimmed = arguments.trim();
+    if trimmed.is_empty() {
+        return ("{}".to_owned(), None);
+    }
+    match serde_json::from_str::<serde_json::Value>(trimmed) {
+        Ok(value) if value.is_object() => (arguments.to_owned(), None),
+        Ok(_) => ("{}".to_owned(), Some(wording::bad_arguments("the arguments were no JSON object"))),
+        Err(_) => ("{}".to_owned(), Some(wording::bad_arguments("the arguments were no valid JSON"))),
+    }
+}
+
+/// The pairing check on the final list (P8). Independent of how the list was made.
+fn check(request: &ModelRequest) -> Result<(), String> {
+    let mut ids = BTreeSet::new();
+    let mut owed: Vec<&CallId> = Vec::new();
+    for (at, message) in request.messages.iter().enumerate() {
+        let results: Vec<&CallId> = match message {
+            RequestMessage::ToolResults(results) => results.iter().map(|result| &result.id).collect(),
+            RequestMessage::User(_) | RequestMessage::Assistant(_) => Vec::new(),
+        };
+        if results != owed {
+            return Err(format!("message {at}: the results do not answer the calls before them"));
+        }
+        owed.clear();
+        match message {
+            RequestMessage::User(parts) if parts.is_empty() || parts.iter().any(ContentPart::is_blank) => {
+                return Err(format!("message {at}: blank user content"));
+            }
+            RequestMessage::Assistant(message) => {
+                if message.text.is_none() && message.calls.is_empty() {
+                    return Err(format!("message {at}: an empty assistant message"));
+                }
+                owed = message.calls.iter().map(|call| &call.id).collect();
+                if !owed.iter().all(|id| ids.insert(*id)) {
+                    return Err(format!("message {at}: a call id repeats"));
+                }
+            }
+            RequestMessage::ToolResults(results)
+                if results.iter().any(|r| r.parts.is_empty() || r.parts.iter().any(ContentPart::is_blank)) =>
+            {
+                return Err(format!("message {at}: a blank result"));
+            }
+            RequestMessage::User(_) | RequestMessage::ToolResults(_) => {}
+        }
+    }
+    if !owed.is_empty() || matches!(request.messages.last(), Some(RequestMessage::Assistant(_)) | None) {
+        return Err("the request does not end on a user-role message".to_owned());
+    }
+    Ok(())
+}
