@@ -11,10 +11,12 @@
 //! | `dynamo` | DynamoDB: `dynoxide-rs` on a file, dormouse's table |
 //! | `sqs` | the SQS endpoint: our front over `rustack-sqs` |
 //! | `journal` | every accepted message, in SQLite, until it is deleted |
+//! | [`poll`] | what Lambda's event source mapping does: receive, call the handler, delete |
 //! | `server` | a server on its own thread and runtime |
 
 pub mod aws;
 mod dynamo;
 mod journal;
+pub mod poll;
 mod server;
 mod sqs;
