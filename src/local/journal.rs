@@ -7,7 +7,11 @@
 //!
 //! It is a SQLite file of its own beside the DynamoDB file rather than a table inside it: a message may be 1 MiB where
 //! an item ends at 400 KB, a batch must be one transaction whatever its size, and a queue's `fsync` then never holds
-//! the table's lock. It is the same engine with the same durability (WAL, one `fsync` per transaction).
+//! the table's lock. It is the same engine, in WAL mode.
+//!
+//! An accepted message is on the disk itself (`fsync`) before its sender is answered. Receives, moves and deletes are
+//! with the operating system: they survive the end of the process, and what a power cut takes of them is a repeated
+//! delivery.
 //!
 //! What holds across a restart, `kill -9` included: messages with their ids, numbers, counts and due times; a move to
 //! a dead-letter queue (one transaction); the five-minute deduplication window; queues made through the API. What does
@@ -21,6 +25,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
 
 mod rows;
+#[cfg(test)]
+mod tests;
 
 use rows::STORED_COLUMNS;
 pub(crate) use rows::{
@@ -97,8 +103,8 @@ impl Journal {
             Some(path) => Connection::open(path)?,
             None => Connection::open_in_memory()?,
         };
-        // The answer to the first pragma is a row ("wal", or "memory" in memory), which `execute_batch` steps over.
-        connection.execute_batch("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;")?;
+        // The answer is a row ("wal", or "memory" in memory), which `execute_batch` steps over.
+        connection.execute_batch("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL;")?;
         let found: i64 = connection.query_row("PRAGMA user_version", [], |row| row.get(0))?;
         if found > SCHEMA_VERSION {
             return Err(JournalError::Newer { found });
@@ -122,13 +128,11 @@ impl Journal {
         now_ms: i64,
     ) -> Result<Vec<Acceptance>, JournalError> {
         let mut connection = self.lock();
-        let transaction = connection.transaction()?;
-        let mut accepted = Vec::with_capacity(messages.len());
-        for message in messages {
-            accepted.push(accept_one(&transaction, queue, scope, message, now_ms)?);
-        }
-        transaction.commit()?;
-        Ok(accepted)
+        // The commit writes through to the disk, and with it whatever earlier commits left to the system.
+        connection.pragma_update(None, "synchronous", "FULL")?;
+        let accepted = accept_all(&mut connection, queue, scope, messages, now_ms);
+        connection.pragma_update(None, "synchronous", "NORMAL")?;
+        accepted
     }
 
     /// Raises the receive count of every ticket, or moves it to the dead-letter queue, in one transaction.
@@ -194,8 +198,14 @@ impl Journal {
         Ok(rows.collect::<Result<_, _>>()?)
     }
 
-    /// Forgets deduplication ids whose window is over, and messages of `queue` sent before `sent_before_ms`.
-    pub(crate) fn sweep(&self, queue: &str, sent_before_ms: i64, now_ms: i64) -> Result<usize, JournalError> {
+    /// Forgets deduplication ids whose window is over, and messages of `queue` sent before `sent_before_ms`, if given.
+    /// Tells how many messages there were.
+    pub(crate) fn sweep(
+        &self,
+        queue: &str,
+        sent_before_ms: Option<i64>,
+        now_ms: i64,
+    ) -> Result<usize, JournalError> {
         let connection = self.lock();
         connection
             .execute("DELETE FROM dedup WHERE queue = ?1 AND expires_ms <= ?2", params![queue, now_ms])?;
@@ -242,6 +252,22 @@ impl Journal {
         transaction.commit()?;
         Ok(())
     }
+}
+
+fn accept_all(
+    connection: &mut Connection,
+    queue: &str,
+    scope: DedupScope,
+    messages: &[NewMessage],
+    now_ms: i64,
+) -> Result<Vec<Acceptance>, JournalError> {
+    let transaction = connection.transaction()?;
+    let mut accepted = Vec::with_capacity(messages.len());
+    for message in messages {
+        accepted.push(accept_one(&transaction, queue, scope, message, now_ms)?);
+    }
+    transaction.commit()?;
+    Ok(accepted)
 }
 
 fn accept_one(

@@ -9,7 +9,8 @@
 //!
 //! Known differences to AWS, all of `rustack-sqs` 0.12.0: a receive returns at most one message of a group (AWS:
 //! several, in order); groups are served in the alphabetical order of their ids; a FIFO queue's own `DelaySeconds` is
-//! ignored.
+//! ignored. And one of ours: a FIFO queue keeps its messages whatever their age, so that an input queued before a long
+//! holiday is still there after it; standard queues drop theirs at the end of their retention.
 //!
 //! | file | holds |
 //! |---|---|
@@ -222,7 +223,7 @@ impl Front {
             self.queues.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
         for queue in queues {
             let now = now_ms();
-            let before = now - queue.retention_ms();
+            let before = queue.retention_ms().map(|retention| now - retention);
             let name = queue.name.clone();
             // The tickets of deleted messages are dropped when somebody receives them.
             match self.journal(move |journal| journal.sweep(&name, before, now)).await {

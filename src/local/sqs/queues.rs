@@ -62,8 +62,9 @@ impl Queue {
         self.settings.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    pub(super) fn retention_ms(&self) -> i64 {
-        self.settings.read().unwrap_or_else(PoisonError::into_inner).retention_ms
+    /// How long messages are kept; a FIFO queue keeps them until they are deleted.
+    pub(super) fn retention_ms(&self) -> Option<i64> {
+        (!self.is_fifo()).then(|| self.settings.read().unwrap_or_else(PoisonError::into_inner).retention_ms)
     }
 }
 
