@@ -91,7 +91,8 @@ async fn drain(client: &Client, url: &str) -> Vec<String> {
     }
 }
 
-/// Kills a process that is sending as fast as it can, and looks for everything it was told is accepted.
+/// Kills a process that is sending and deleting as fast as it can, and looks for everything it was told is accepted,
+/// and for nothing it was told is deleted.
 #[tokio::test]
 async fn what_was_queued_is_there_after_kill_9() {
     const ACKNOWLEDGED: usize = 40;
@@ -113,6 +114,10 @@ async fn what_was_queued_is_there_after_kill_9() {
     }
     // At most the one send whose answer the killed process did not get to print.
     assert!(drain(&client, &url).await.len() <= 1);
+    // The other queue: each of its messages was deleted before the line was printed.
+    for left in drain(&client, &aws.dead_letter_queue_url()).await {
+        assert!(!acknowledged.iter().any(|line| line.ends_with(&format!(" {left}"))), "{left} was deleted");
+    }
     aws.stop().await;
 }
 
@@ -153,6 +158,9 @@ async fn the_process_that_is_killed() {
         if number == 0 {
             receive_one(&client, &url).await;
         }
+        let other = aws.dead_letter_queue_url();
+        send(&client, &other, "t", &number.to_string(), &text).await;
+        delete(&client, &other, &receive_one(&client, &other).await).await;
         let mut out = std::io::stdout().lock();
         writeln!(out, "sent {id} {seq} {text}").unwrap();
         out.flush().unwrap();

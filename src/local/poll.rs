@@ -326,3 +326,24 @@ async fn forward(client: &Client, route: &DelayRoute, message: Message) -> bool 
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn left_to_delete(failed: &[&str]) -> Vec<String> {
+        let mut response = SqsBatchResponse::default();
+        response.set_failures(failed.iter().copied());
+        let handle = |name: &str| (name.to_owned(), format!("handle of {name}"));
+        Handles(vec![handle("a"), handle("b")]).without(&response)
+    }
+
+    #[test]
+    fn a_response_is_read_as_lambda_reads_it() {
+        assert_eq!(left_to_delete(&[]), ["handle of a", "handle of b"]);
+        assert_eq!(left_to_delete(&["a"]), ["handle of b"]);
+        assert!(left_to_delete(&["a", "b"]).is_empty());
+        assert!(left_to_delete(&["nobody"]).is_empty(), "an unknown id fails the whole batch");
+        assert!(left_to_delete(&["a", ""]).is_empty(), "and so does an empty one");
+    }
+}
