@@ -174,6 +174,12 @@ impl History {
         &self.committed
     }
 
+    /// Committed items of the thread's own log.
+    pub fn own_items(&self) -> &[Item] {
+        let own = usize::try_from(self.head.0.saturating_sub(1)).unwrap_or(usize::MAX);
+        &self.committed[self.committed.len().saturating_sub(own)..]
+    }
+
     /// Everything but the turn buffer, in order.
     fn bodies(&self) -> impl DoubleEndedIterator<Item = &ItemBody> {
         let drafts = self.safe.iter().chain(&self.unvalidated).map(|draft| &draft.body);
@@ -200,9 +206,41 @@ impl History {
         !self.unvalidated.is_empty()
     }
 
+    /// Whether a tool's result or an event is among them.
+    pub fn has_unvalidated_result(&self) -> bool {
+        self.unvalidated.iter().any(|d| matches!(d.body, ItemBody::ToolResult(_) | ItemBody::Event(_)))
+    }
+
+    /// The seq of what comes behind everything that is in.
+    pub fn next_seq_after_inputs(&self) -> Seq {
+        self.head.plus(self.safe.len() + self.unvalidated.len())
+    }
+
+    /// The principal on whose behalf the model is about to act: that of the newest input that names one.
+    pub fn current_user(&self) -> Option<String> {
+        let drafts = self.unvalidated.iter().rev().chain(self.safe.iter().rev()).map(|draft| &draft.user);
+        let items = self.committed.iter().rev().map(|item| &item.facts.user);
+        drafts.chain(items).find_map(Clone::clone)
+    }
+
+    /// Whether a sync would write anything.
+    pub fn has_unsynced(&self) -> bool {
+        let arrived = self.open.iter().filter_map(|open| open.arrived.as_ref());
+        !self.safe.is_empty() || arrived.chain(&self.waiting).any(|waiting| !waiting.stored)
+    }
+
     /// Parked inputs that nothing will release by itself any more.
     pub fn has_leftover_waiting(&self) -> bool {
         self.open.is_empty() && !self.waiting.is_empty()
+    }
+
+    /// Whether a result that is in, but not committed yet, opens the subscription of `call`.
+    pub fn opens_subscription(&self, call: &CallId) -> bool {
+        let start = SubscriptionChange::Start(call.clone());
+        self.safe.iter().chain(&self.unvalidated).any(|draft| draft.subscription.as_ref() == Some(&start))
+            || self.open.iter().any(|open| {
+                open.arrived.as_ref().and_then(Waiting::subscription).as_ref() == Some(&start)
+            })
     }
 
     /// Changes what is known of an open call.
@@ -214,18 +252,13 @@ impl History {
 
     /// The committed or drafted call.
     pub fn call(&self, call: &CallId) -> Option<&ToolCallItem> {
-        self.bodies().rev().find_map(|body| match body {
-            ItemBody::ToolCall(item) if &item.call_id == call => Some(item),
-            ItemBody::System(_)
-            | ItemBody::User(_)
-            | ItemBody::Assistant(_)
-            | ItemBody::ToolCall(_)
-            | ItemBody::ToolResult(_)
-            | ItemBody::BackendToolCall(_)
-            | ItemBody::Reasoning(_)
-            | ItemBody::Interrupt(_)
-            | ItemBody::Event(_)
-            | ItemBody::Unknown { .. } => None,
+        self.bodies().rev().find_map(|body| {
+            if let ItemBody::ToolCall(item) = body
+                && &item.call_id == call
+            {
+                return Some(item);
+            }
+            None
         })
     }
 
@@ -395,28 +428,18 @@ impl History {
         }
         let mut seen = false;
         for body in self.bodies() {
-            match body {
-                ItemBody::ToolCall(item) if &item.call_id == call => seen = true,
-                ItemBody::ToolResult(item) if &item.call_id == call => {
-                    return match item.settled_by {
-                        SettledBy::Tool => Standing::SettledByTool,
-                        SettledBy::Runtime => Standing::SettledByRuntime,
-                    };
-                }
-                ItemBody::Interrupt(item) if &item.call_id == call => return Standing::SettledByRuntime,
-                ItemBody::System(_)
-                | ItemBody::User(_)
-                | ItemBody::Assistant(_)
-                | ItemBody::ToolCall(_)
-                | ItemBody::ToolResult(_)
-                | ItemBody::BackendToolCall(_)
-                | ItemBody::Reasoning(_)
-                | ItemBody::Interrupt(_)
-                | ItemBody::Event(_)
-                | ItemBody::Unknown { .. } => {}
+            if let ItemBody::ToolCall(item) = body {
+                seen |= &item.call_id == call;
+            } else if let ItemBody::ToolResult(item) = body
+                && &item.call_id == call
+            {
+                return match item.settled_by {
+                    SettledBy::Tool => Standing::SettledByTool,
+                    SettledBy::Runtime => Standing::SettledByRuntime,
+                };
             }
         }
-        // A call that is neither open nor answered by a row: an event settled it, or its result was lost.
+        // Neither open nor answered by a result: a marker or an event settled it, or its result was lost.
         if seen { Standing::SettledByRuntime } else { Standing::Unknown }
     }
 }

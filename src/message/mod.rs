@@ -21,4 +21,4 @@ pub use item::{
     ReasoningItem, SettledBy, SyntheticReason, SystemItem, ToolCallItem, ToolResultItem, UserItem,
 };
 pub use json::RawJson;
-pub use output::{OutputKind, OutputMessage};
+pub use output::{OutputKind, OutputMessage, TypedOutput};

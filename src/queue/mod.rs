@@ -49,3 +49,10 @@ pub trait DeadLetters: Send + Sync {
         reason: &str,
     ) -> Result<(), QueueError>;
 }
+
+/// Says when a record that is handed back comes again; without a word it waits out the queue's visibility.
+#[async_trait]
+pub trait Redelivery: Send + Sync {
+    /// Makes the message visible again after `delay`. Best effort: on failure the visibility runs out.
+    async fn come_back(&self, receipt_handle: &str, delay: std::time::Duration);
+}

@@ -193,10 +193,12 @@ pub enum Promise {
         /// To whom; none: nobody outside knows of it.
         server: Option<String>,
     },
-    /// Publish the text of the item at `seq`.
+    /// Publish the text and the calls of the items in `[from, to)`.
     Reply {
-        /// Where.
-        seq: Seq,
+        /// The first item of the response.
+        from: Seq,
+        /// The seq behind its last one.
+        to: Seq,
     },
     /// Tell the user that something went wrong; a short text of ours, without content.
     Notice {

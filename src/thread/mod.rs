@@ -1,1 +1,405 @@
-//! Under construction.
+//! [`HistoryManager`]: one thread's view of its conversation, loaded from the stores and committed to them.
+//!
+//! The rules of the conversation are in [`history`](crate::history); this room adds the I/O around them. A
+//! manager belongs to one slice. After a failed commit it is dropped and loaded again, so memory never runs
+//! ahead of the store (D16).
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use uuid::Uuid;
+
+use crate::history::render::{RenderError, RenderOptions, Rendered};
+use crate::history::{Accepted, Arrival, History, SyncPlan};
+use crate::message::{CallId, DedupId, InputMessage, ItemBody, MessageId, RawJson, Seq, ThreadId};
+use crate::model::Usage;
+use crate::store::{
+    ChoiceRow, Commit, Committed, ConversationStore, DedupLife, Expect, Meta, OutboxEntry, Promise,
+    StateStore, StoreError, SubscriptionChange,
+};
+
+/// Commits that one sync may need; a plan always makes progress, so this is never reached.
+const MAX_COMMITS: usize = 64;
+
+/// Open causes that META keeps: those of one batch, and some whose messages went to the dead-letter queue.
+const MAX_OPEN_CAUSES: usize = 32;
+
+/// Why a thread cannot go on in this slice.
+#[derive(Debug, thiserror::Error)]
+pub enum ThreadError {
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// Another slice moved the thread: this one's turn is discarded and done again.
+    #[error("another slice has moved thread {0}; this one starts over")]
+    LostRace(ThreadId),
+    /// `sync` was called with a response still in the turn buffer, which would be lost.
+    #[error("bug: thread {0} was synced with an unflushed response")]
+    Unflushed(ThreadId),
+}
+
+/// Whether a commit is the slice's last one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// More follows: the causes are marked *open*, so that a redelivery goes on from here.
+    More,
+    /// Nothing follows: the causes are done.
+    Last,
+}
+
+/// What `handle_input` made of an input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Handled {
+    /// The history took it, or not, by its own rules.
+    Accepted(Accepted),
+    /// It was processed by an earlier delivery, and finished.
+    Processed,
+    /// It was committed by an earlier delivery, but its slice did not finish: go on from there.
+    Unfinished,
+}
+
+/// One thread's view. See the module.
+pub struct HistoryManager {
+    conversations: Arc<dyn ConversationStore>,
+    states: Arc<dyn StateStore>,
+    history: History,
+    meta: Meta,
+    exists: bool,
+    looked_up: BTreeSet<DedupId>,
+    processed: BTreeSet<DedupId>,
+    /// Causes that this slice works for.
+    working: Vec<MessageId>,
+    /// Dedup rows of inputs that are no part of the history.
+    bare: Vec<(DedupId, DedupLife)>,
+    choices: Vec<ChoiceRow>,
+    subscriptions: Vec<SubscriptionChange>,
+    /// Promises of the next commit.
+    promises: Vec<OutboxEntry>,
+    /// The head as loaded: calls before it were made by an earlier slice.
+    loaded_head: Seq,
+    commits: usize,
+}
+
+impl HistoryManager {
+    /// Loads a thread. Nothing is written.
+    pub async fn new_with_history(
+        conversations: Arc<dyn ConversationStore>,
+        states: Arc<dyn StateStore>,
+        thread: ThreadId,
+    ) -> Result<Self, StoreError> {
+        Self::load(conversations, states, thread, &[]).await
+    }
+
+    /// Loads a thread and looks up which of `dedup` it has processed, in the same round trip.
+    pub async fn load(
+        conversations: Arc<dyn ConversationStore>,
+        states: Arc<dyn StateStore>,
+        thread: ThreadId,
+        dedup: &[DedupId],
+    ) -> Result<Self, StoreError> {
+        let loaded = conversations.load(&thread, dedup).await?;
+        let exists = loaded.meta.is_some();
+        let meta = loaded.meta.clone().unwrap_or_else(|| Meta::new_root(thread.clone(), "", None, 0));
+        Ok(Self {
+            processed: loaded.processed.clone(),
+            history: History::new(thread, loaded),
+            looked_up: dedup.iter().cloned().collect(),
+            conversations,
+            states,
+            loaded_head: meta.head,
+            meta,
+            exists,
+            working: Vec::new(),
+            bare: Vec::new(),
+            choices: Vec::new(),
+            subscriptions: Vec::new(),
+            promises: Vec::new(),
+            commits: 0,
+        })
+    }
+
+    /// The thread's state as of the last commit.
+    pub fn meta(&self) -> &Meta {
+        &self.meta
+    }
+
+    /// Whether the thread is in the store.
+    pub fn exists(&self) -> bool {
+        self.exists
+    }
+
+    /// The history's core.
+    pub fn history(&self) -> &History {
+        &self.history
+    }
+
+    /// The history's core, for what the runtime mints.
+    pub fn history_mut(&mut self) -> &mut History {
+        &mut self.history
+    }
+
+    /// Commits made so far.
+    pub fn commits(&self) -> usize {
+        self.commits
+    }
+
+    /// Makes the thread new: `agent` and `owner` are fixed from here on.
+    pub fn found(&mut self, agent: String, owner: Option<String>, now_ms: i64) {
+        if !self.exists && self.meta.agent.is_empty() {
+            self.meta.agent = agent;
+            self.meta.owner = owner;
+            self.meta.created_at_ms = now_ms;
+        }
+    }
+
+    /// Takes one input: the only place where dedup ids are checked and recorded.
+    pub async fn handle_input(
+        &mut self,
+        message: &InputMessage,
+        arrival: &Arrival,
+    ) -> Result<Handled, StoreError> {
+        if self.is_processed(&arrival.dedup).await? {
+            return Ok(match self.meta.open.contains(&arrival.cause) {
+                true => {
+                    self.work_for(&arrival.cause);
+                    Handled::Unfinished
+                }
+                false => Handled::Processed,
+            });
+        }
+        let accepted = self.history.accept(message, arrival);
+        if matches!(accepted, Accepted::Ready | Accepted::Parked | Accepted::Note) {
+            self.work_for(&arrival.cause);
+        }
+        Ok(Handled::Accepted(accepted))
+    }
+
+    /// Whether an input was processed by an earlier delivery.
+    pub async fn is_processed(&mut self, dedup: &DedupId) -> Result<bool, StoreError> {
+        if self.looked_up.insert(dedup.clone())
+            && self.conversations.is_message_processed(self.history.thread(), dedup).await?
+        {
+            self.processed.insert(dedup.clone());
+        }
+        Ok(self.processed.contains(dedup))
+    }
+
+    /// Whether `call` was made by this slice, not by one that ended before.
+    pub fn started_in_this_slice(&self, call: &CallId) -> bool {
+        self.history.open_calls().any(|pending| &pending.call == call && pending.seq >= self.loaded_head)
+    }
+
+    /// Whether a committed part of an unfinished slice waits to be gone on with.
+    pub fn is_open(&self, cause: &MessageId) -> bool {
+        self.meta.open.contains(cause)
+    }
+
+    /// Records an input that is no part of the history together with what it promises.
+    pub fn record(&mut self, arrival: &Arrival, promise: Promise, choice: Option<ChoiceRow>) {
+        self.processed.insert(arrival.dedup.clone());
+        self.bare.push((arrival.dedup.clone(), DedupLife::Days));
+        self.work_for(&arrival.cause);
+        self.choices.extend(choice);
+        self.promise(promise);
+    }
+
+    fn work_for(&mut self, cause: &MessageId) {
+        if !self.working.contains(cause) {
+            self.working.push(cause.clone());
+        }
+    }
+
+    /// The messages that this slice works for.
+    pub fn causes(&self) -> &[MessageId] {
+        &self.working
+    }
+
+    /// Replaces the metadata with the next commit.
+    pub fn set_metadata(&mut self, metadata: RawJson) {
+        self.meta.metadata = Some(metadata);
+    }
+
+    /// Records usage with the next commit.
+    pub fn set_usage(&mut self, usage: Usage) {
+        self.meta.usage = Some(usage);
+    }
+
+    /// Counts this slice as caused by the thread itself, or by an outside input.
+    pub fn count_slice(&mut self, outside: bool) -> u32 {
+        self.meta.self_caused = if outside { 0 } else { self.meta.self_caused.saturating_add(1) };
+        self.meta.self_caused
+    }
+
+    /// Records that `call` opened a subscription, with the next commit.
+    pub fn track_subscription(&mut self, call: CallId) {
+        self.subscriptions.push(SubscriptionChange::Start(call));
+    }
+
+    /// Records that the subscription of `call` has ended, with the next commit.
+    pub fn remove_subscription(&mut self, call: CallId) {
+        self.subscriptions.push(SubscriptionChange::End(call));
+    }
+
+    /// Subscriptions that still take events, as stored.
+    pub async fn get_active_subscriptions(&self) -> Result<Vec<CallId>, StoreError> {
+        self.states.get_active_subscriptions(self.history.thread()).await
+    }
+
+    /// Whether events of `call` are taken.
+    pub async fn is_subscribed(&self, call: &CallId) -> Result<bool, StoreError> {
+        let stored = self.states.subscription(self.history.thread(), call).await?;
+        Ok(stored.is_some_and(|subscription| subscription.active))
+    }
+
+    /// Promises to send something after the next commit.
+    pub fn promise(&mut self, promise: Promise) {
+        let name = serde_json::to_string(&promise).expect("bug: a promise serialises");
+        let causes: Vec<&str> = self.working.iter().map(MessageId::as_str).collect();
+        let at = (self.history.head().0 + self.promises.len() as u64).to_string();
+        let id = DedupId::derive("out", &[self.history.thread().as_str(), &at, &causes.join(" "), &name]);
+        let entry = OutboxEntry { id: id.as_str().to_owned(), cause: self.working.clone(), promise };
+        self.promises.push(entry);
+    }
+
+    /// What is owed for messages of this batch, or for messages that may have died. Everything else in the
+    /// outbox was sent: a FIFO queue delivers the next message of a thread only after the one before was
+    /// acknowledged, that is, after its outbox was sent.
+    pub fn resume_outbox(&mut self, batch: &BTreeSet<MessageId>) {
+        let Meta { outbox, redelivered, .. } = &mut self.meta;
+        outbox.retain(|entry| {
+            entry.cause.iter().any(|cause| batch.contains(cause) || redelivered.contains(cause))
+        });
+    }
+
+    /// What is committed and not yet sent.
+    pub fn owed(&self) -> &[OutboxEntry] {
+        &self.meta.outbox
+    }
+
+    /// Strikes what was sent; the next commit, if there is one, drops it.
+    pub fn sent(&mut self, id: &str) {
+        self.meta.outbox.retain(|entry| entry.id != id);
+    }
+
+    /// Whether something durable would be lost by ending the slice here.
+    pub fn has_unsynced(&self) -> bool {
+        self.history.has_unsynced()
+            || !self.bare.is_empty()
+            || !self.promises.is_empty()
+            || !self.subscriptions.is_empty()
+    }
+
+    /// Writes the known-safe layer, parked inputs, dedup rows and promises, in as few commits as they fit in;
+    /// without anything to write there is no write. Unvalidated inputs stay in memory.
+    ///
+    /// # Errors
+    /// [`ThreadError::LostRace`] if another slice moved the thread: nothing of this manager counts any more.
+    pub async fn sync(&mut self, progress: Progress, now_ms: i64) -> Result<(), ThreadError> {
+        if !self.history.turn().is_empty() {
+            return Err(ThreadError::Unflushed(self.history.thread().clone()));
+        }
+        for _ in 0..MAX_COMMITS {
+            let closing =
+                progress == Progress::Last && self.working.iter().any(|cause| self.meta.open.contains(cause));
+            if !self.has_unsynced() && !closing {
+                return Ok(());
+            }
+            let plan = self.history.plan();
+            let more = plan.more;
+            let progress = if more { Progress::More } else { progress };
+            self.commit(plan, progress, now_ms).await?;
+            if !more {
+                return Ok(());
+            }
+        }
+        Err(StoreError::Invalid {
+            thread: self.history.thread().clone(),
+            reason: format!("a sync needs more than {MAX_COMMITS} commits"),
+        }
+        .into())
+    }
+
+    async fn commit(&mut self, plan: SyncPlan, progress: Progress, now_ms: i64) -> Result<(), ThreadError> {
+        let last_chunk = !plan.more;
+        let mut meta = self.meta.clone();
+        meta.head = plan.head;
+        meta.next_turn = plan.next_turn;
+        meta.turn_id.clone_from(&plan.turn_id);
+        meta.pending.clone_from(&plan.pending);
+        meta.token = Uuid::new_v4().to_string();
+        for cause in &self.working {
+            match progress {
+                Progress::More => {
+                    meta.open.retain(|open| open != cause);
+                    meta.open.push(cause.clone());
+                }
+                Progress::Last => {
+                    meta.open.retain(|open| open != cause);
+                    meta.remember(cause);
+                }
+            }
+        }
+        // What died with its message stays behind here; it must not grow for ever.
+        meta.open.drain(..meta.open.len().saturating_sub(MAX_OPEN_CAUSES));
+        if last_chunk {
+            meta.outbox.extend(self.promises.iter().cloned());
+        }
+        let mut commit = Commit {
+            expect: match self.exists {
+                true => Expect::At { epoch: self.meta.epoch, head: self.meta.head },
+                false => Expect::Absent,
+            },
+            meta: meta.clone(),
+            items: plan.items.clone(),
+            dedup: plan.dedup.clone(),
+            park: plan.park.clone(),
+            release: plan.release.clone(),
+            subscriptions: plan.subscriptions.clone(),
+            choices: Vec::new(),
+            now_ms,
+        };
+        if last_chunk {
+            commit.dedup.extend(self.bare.iter().cloned());
+            commit.subscriptions.extend(self.subscriptions.iter().cloned());
+            commit.choices.clone_from(&self.choices);
+        }
+        tracing::debug!(
+            thread = %meta.thread,
+            items = commit.items.len(),
+            actions = commit.actions(),
+            bytes = commit.bytes(),
+            head = meta.head.0,
+            "commit"
+        );
+        match self.conversations.commit(commit).await? {
+            Committed::LostRace => return Err(ThreadError::LostRace(self.history.thread().clone())),
+            Committed::Done => {}
+        }
+        self.commits += 1;
+        self.exists = true;
+        self.meta = meta;
+        self.history.apply(plan);
+        if last_chunk {
+            self.promises.clear();
+            self.bare.clear();
+            self.choices.clear();
+            self.subscriptions.clear();
+        }
+        Ok(())
+    }
+
+    /// The request for the next response.
+    pub fn render_history(&self, options: &RenderOptions) -> Result<Rendered, RenderError> {
+        self.history.render_history(options)
+    }
+
+    /// Committed history and drafts followed by the response being streamed.
+    pub fn current_turn_view(&self, model: &str) -> Vec<ItemBody> {
+        self.history.current_turn_view(model)
+    }
+
+    /// The seq up to which a child may inherit.
+    pub fn safe_spawn_point(&self) -> Seq {
+        self.history.safe_spawn_point()
+    }
+}

@@ -1,0 +1,245 @@
+//! The composed slice for the messages of one thread.
+
+use std::collections::BTreeSet;
+
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+use tracing::Instrument;
+
+use super::complete::drive;
+use super::{
+    CompletionAction, DisplayEvent, PrepareResult, Runtime, Session, SliceError, execute_action,
+    prepare_input, run_completion,
+};
+use crate::history::Arrival;
+use crate::message::{
+    DedupId, InputContent, InputMessage, MessageId, OutputKind, OutputMessage, RawJson, ThreadId,
+};
+use crate::store::Promise;
+use crate::thread::{HistoryManager, Progress};
+use crate::tools::{Registry, ToolSet};
+
+/// Times that a slice starts over after another one won.
+const MAX_RACES: usize = 3;
+
+/// One message of a thread.
+#[derive(Clone, Debug)]
+pub struct Input {
+    /// What arrived.
+    pub message: InputMessage,
+    /// How.
+    pub arrival: Arrival,
+}
+
+/// What became of the messages of one thread.
+#[derive(Debug)]
+pub struct Processed {
+    /// How many messages, from the first on, are done for good.
+    pub done: usize,
+    /// Messages that can never be processed, by index, with the reason; they count as done once they are kept
+    /// for an operator.
+    pub refused: Vec<(usize, String)>,
+    /// Why the rest is handed back.
+    pub error: Option<SliceError>,
+}
+
+/// Runs one slice for the messages of `thread`, in order. Preparing stops at the first input that fails; what
+/// precedes it runs and commits. After a lost race the slice starts over, a few times.
+///
+/// `cancel` ends a running completion; what was streamed is discarded and the messages are handed back.
+pub async fn process_batch(
+    runtime: &Runtime,
+    thread: &ThreadId,
+    inputs: &[Input],
+    deadline: Instant,
+    mut cancel: oneshot::Receiver<()>,
+) -> Processed {
+    let span = tracing::info_span!("slice", %thread, inputs = inputs.len());
+    async {
+        let started = Instant::now();
+        let mut processed = Processed { done: 0, refused: Vec::new(), error: None };
+        for race in 1..=MAX_RACES {
+            let (_keep, no_cancel) = oneshot::channel();
+            let this_cancel = std::mem::replace(&mut cancel, no_cancel);
+            processed = Processed { done: 0, refused: Vec::new(), error: None };
+            let result = slice(runtime, thread, inputs, deadline, this_cancel, &mut processed).await;
+            processed.error = result.err();
+            if !processed.error.as_ref().is_some_and(SliceError::is_lost_race) {
+                break;
+            }
+            tracing::info!(race, "lost a race");
+        }
+        if let Some(e) = &processed.error {
+            let show = DisplayEvent::Retrying { why: e.to_string() };
+            runtime.observer.on_event(thread, &show);
+        }
+        tracing::info!(
+            done = processed.done,
+            refused = processed.refused.len(),
+            error = processed.error.as_ref().map(tracing::field::display),
+            duration_ms = started.elapsed().as_millis() as u64,
+            "slice ended"
+        );
+        processed
+    }
+    .instrument(span)
+    .await
+}
+
+async fn slice(
+    runtime: &Runtime,
+    thread: &ThreadId,
+    inputs: &[Input],
+    deadline: Instant,
+    cancel: oneshot::Receiver<()>,
+    processed: &mut Processed,
+) -> Result<(), SliceError> {
+    let dedup: Vec<DedupId> = inputs.iter().map(|input| input.arrival.dedup.clone()).collect();
+    let store = runtime.store.clone();
+    let mut manager = HistoryManager::load(store.clone(), store, thread.clone(), &dedup).await?;
+
+    // What an earlier delivery has committed goes out before anything else is looked at (I4).
+    let batch: BTreeSet<MessageId> = inputs.iter().map(|input| input.arrival.cause.clone()).collect();
+    manager.resume_outbox(&batch);
+    send_outbox(runtime, &mut manager).await?;
+
+    let mut ready = false;
+    let mut outside = false;
+    let mut prepared = 0;
+    let mut failure = None;
+    for (at, input) in inputs.iter().enumerate() {
+        match prepare_input(runtime, &input.message, &input.arrival, &mut manager).await {
+            Ok(PrepareResult::Ready) => {
+                ready = true;
+                outside |= input.message.synthetic.is_none()
+                    && matches!(
+                        input.message.content,
+                        InputContent::Text(_) | InputContent::Image { .. }
+                    );
+            }
+            Ok(
+                PrepareResult::Handled
+                | PrepareResult::Parked
+                | PrepareResult::OAuthRequired
+                | PrepareResult::UserChoiceRequired
+                | PrepareResult::CompactionApplied,
+            ) => {}
+            Ok(PrepareResult::Refused(reason)) => processed.refused.push((at, reason)),
+            Ok(PrepareResult::RefusedToUser(text)) => {
+                refuse_to_user(runtime, &manager, input, text).await?;
+            }
+            Err(e) => {
+                failure = Some(e);
+                break;
+            }
+        }
+        prepared = at + 1;
+    }
+    finish(runtime, &mut manager, ready, outside, deadline, cancel).await?;
+    processed.done = prepared;
+    failure.map_or(Ok(()), Err)
+}
+
+/// Barrier, completion, last commit, dispatch.
+async fn finish(
+    runtime: &Runtime,
+    manager: &mut HistoryManager,
+    ready: bool,
+    outside: bool,
+    deadline: Instant,
+    cancel: oneshot::Receiver<()>,
+) -> Result<(), SliceError> {
+    for interrupted in manager.history_mut().take_interrupted_tool_calls() {
+        manager.promise(Promise::Cancel { call: interrupted.call, server: interrupted.server });
+    }
+    let runs = ready && manager.history().open_calls().all(|pending| pending.synchronous);
+    if !runs {
+        manager.sync(Progress::Last, runtime.clock.now_ms()).await?;
+        return send_outbox(runtime, manager).await;
+    }
+    let self_caused = manager.count_slice(outside);
+    // The barrier: markers, released results and parked inputs are durable before anything is cancelled or the
+    // model is asked. Mostly there is nothing to write.
+    manager.sync(Progress::More, runtime.clock.now_ms()).await?;
+    if self_caused > runtime.limits.self_caused_slices {
+        manager.history_mut().mark_inputs_model_validated();
+        let text = "The agent has worked for a long time without you and stops here. Write again to go on.";
+        manager.promise(Promise::Notice { text: text.to_owned() });
+        manager.sync(Progress::Last, runtime.clock.now_ms()).await?;
+        return send_outbox(runtime, manager).await;
+    }
+    let profile = match runtime.agents.profile(&manager.meta().agent) {
+        Ok(profile) => profile,
+        Err(e) => {
+            manager.history_mut().mark_inputs_model_validated();
+            manager.promise(Promise::Notice { text: format!("The agent cannot run: {e}") });
+            manager.sync(Progress::Last, runtime.clock.now_ms()).await?;
+            return send_outbox(runtime, manager).await;
+        }
+    };
+    let tools = runtime.tools_of(&manager.meta().agent, &manager.meta().root).await;
+    report_problems(runtime, manager, &tools);
+    let session = Session { profile, tools };
+    // Notices about interrupted calls go out now: what they cancel is settled and durable.
+    execute_action(runtime, &session.tools.registry, manager).await?;
+    let thread = manager.history().thread().clone();
+    let stream = run_completion(runtime, &session, manager, deadline, cancel);
+    let action = drive(stream, |event| runtime.observer.on_event(&thread, event)).await?;
+    manager.sync(Progress::Last, runtime.clock.now_ms()).await?;
+    execute_action(runtime, &session.tools.registry, manager).await?;
+    let show = match action {
+        CompletionAction::Done => DisplayEvent::Done,
+        CompletionAction::ExecuteToolCalls(calls) => DisplayEvent::Sleeping { calls: calls.len() },
+    };
+    runtime.observer.on_event(&thread, &show);
+    Ok(())
+}
+
+/// A tool set that is missing costs its tools, not the thread; the user is told on the first turn, when it is
+/// news, and the log each time.
+fn report_problems(runtime: &Runtime, manager: &mut HistoryManager, tools: &ToolSet) {
+    for problem in &tools.problems {
+        tracing::warn!(thread = %manager.history().thread(), problem, "tools are missing");
+    }
+    if !tools.problems.is_empty() && !manager.exists() {
+        manager.promise(Promise::Notice { text: tools.problems.join("\n") });
+    }
+    if !tools.problems.is_empty() {
+        let show = DisplayEvent::Notice(tools.problems.join("\n"));
+        runtime.observer.on_event(manager.history().thread(), &show);
+    }
+}
+
+/// Sends what is owed where no session is at hand. Tools are looked up only if a call or a notice is owed.
+async fn send_outbox(runtime: &Runtime, manager: &mut HistoryManager) -> Result<(), SliceError> {
+    let needs_tools = manager
+        .owed()
+        .iter()
+        .any(|entry| matches!(entry.promise, Promise::Call { .. } | Promise::Cancel { .. }));
+    let registry = match needs_tools {
+        true => runtime.tools_of(&manager.meta().agent, &manager.meta().root).await.registry,
+        false => Registry::default(),
+    };
+    execute_action(runtime, &registry, manager).await
+}
+
+/// A refusal is published at once: there is nothing to commit, and a repeat has the same message id.
+async fn refuse_to_user(
+    runtime: &Runtime,
+    manager: &HistoryManager,
+    input: &Input,
+    text: String,
+) -> Result<(), SliceError> {
+    let thread = manager.history().thread().clone();
+    runtime.observer.on_event(&thread, &DisplayEvent::Notice(text.clone()));
+    let id = DedupId::derive("refused", &[thread.as_str(), input.arrival.dedup.as_str()]);
+    let metadata = input.message.metadata.clone().or_else(|| manager.meta().metadata.clone());
+    let message = OutputMessage {
+        kind: OutputKind::ERROR,
+        text,
+        metadata: metadata.unwrap_or_else(RawJson::empty_object),
+        message_id: id.as_str().to_owned(),
+        thread_id: thread,
+    };
+    Ok(runtime.output.send(&message).await?)
+}

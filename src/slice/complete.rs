@@ -1,0 +1,498 @@
+//! The middle phase: ask the model, stream its response, run synchronous tools, until the step ends in one
+//! action. Nothing is committed without the provider's terminal event (F50), and nothing is dispatched here.
+
+use std::pin::pin;
+use std::time::Duration;
+
+use async_stream::try_stream;
+use futures::{Stream, StreamExt};
+use tokio::sync::oneshot;
+use tokio::time::{Instant, sleep};
+
+use super::{DisplayEvent, Runtime, Session, SliceError};
+use crate::history::render::{RenderError, RenderOptions};
+use crate::history::{Layer, MAX_CALLS, wording};
+use crate::message::{CallId, ContentPart, Outcome, SettledBy, ToolCallItem};
+use crate::model::{ErrorClass, ModelError, ModelEvent, StopReason, Usage};
+use crate::store::{PendingCall, Promise};
+use crate::thread::{HistoryManager, Progress};
+use crate::tools::{Execution, Invocation, RESERVED_NAMES, Rerun, Waiting};
+
+/// First wait before a repeated request; doubles up to the limit of inline waits.
+const FIRST_BACKOFF: Duration = Duration::from_millis(500);
+
+/// What a completion tells whoever drives it.
+#[derive(Clone, Debug, PartialEq)]
+pub enum CompletionEvent {
+    /// Something to show.
+    Show(DisplayEvent),
+    /// The terminal event.
+    Action(CompletionAction),
+}
+
+/// How a completion ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CompletionAction {
+    /// The model is done, or cannot go on and the user is told.
+    Done,
+    /// Calls wait to be dispatched, after the next sync.
+    ExecuteToolCalls(Vec<CallId>),
+}
+
+/// One slice's bounds, counted down.
+#[derive(Default)]
+struct Spent {
+    retries: u32,
+    refused_rounds: u32,
+    synchronous_rounds: u32,
+}
+
+/// One complete response.
+struct Response {
+    stop: StopReason,
+    usage: Option<Usage>,
+}
+
+/// Runs the model until the step ends in an action. The stream borrows the manager; its last event is
+/// [`CompletionEvent::Action`], after which the caller syncs and calls `execute_action`.
+///
+/// # Errors
+/// Whatever a redelivery may mend. A failure that it cannot mend is told to the user and ends in
+/// [`CompletionAction::Done`].
+pub fn run_completion<'a>(
+    runtime: &'a Runtime,
+    session: &'a Session,
+    manager: &'a mut HistoryManager,
+    deadline: Instant,
+    mut cancel: oneshot::Receiver<()>,
+) -> impl Stream<Item = Result<CompletionEvent, SliceError>> + 'a {
+    try_stream! {
+        let mut spent = Spent::default();
+        loop {
+            if run_open_synchronous_calls(runtime, session, manager, deadline).await? {
+                spent.synchronous_rounds += 1;
+            }
+            if !manager.history().is_settled() {
+                let calls = manager.history().open_calls().map(|pending| pending.call.clone()).collect();
+                yield CompletionEvent::Action(CompletionAction::ExecuteToolCalls(calls));
+                return;
+            }
+            if let Some(bound) = bound_reached(runtime, &spent) {
+                manager.history_mut().mark_inputs_model_validated();
+                give_up(manager, bound);
+                yield CompletionEvent::Action(CompletionAction::Done);
+                return;
+            }
+            let rendered = match manager.render_history(&options(session)) {
+                Ok(rendered) => rendered,
+                Err(RenderError::Empty) => {
+                    yield CompletionEvent::Action(CompletionAction::Done);
+                    return;
+                }
+                Err(e @ (RenderError::OpenCalls(_) | RenderError::Invalid(_))) => {
+                    Err(SliceError::Bug(e.to_string()))?;
+                    return;
+                }
+            };
+            if rendered.orphan_results + rendered.unknown_rows > 0 {
+                tracing::warn!(
+                    thread = %manager.history().thread(),
+                    orphan_results = rendered.orphan_results,
+                    unknown_rows = rendered.unknown_rows,
+                    "rows were left out of the request"
+                );
+            }
+            check_time(runtime, deadline)?;
+            let model = session.profile.model.model().to_owned();
+            yield CompletionEvent::Show(DisplayEvent::Asking { model: model.clone() });
+            let started = Instant::now();
+            let mut response = Err(ModelError::new(ErrorClass::Transient, "the stream was cut"));
+            let stop_at = deadline.checked_sub(runtime.limits.deadline_margin).unwrap_or(deadline);
+            let request = session.profile.model.stream(rendered.request);
+            match unless_stopped(request, stop_at, &mut cancel).await? {
+                Err(e) => response = Err(e),
+                Ok(mut stream) => loop {
+                    match unless_stopped(stream.next(), stop_at, &mut cancel).await? {
+                        None => break,
+                        Some(Err(e)) => { response = Err(e); break; }
+                        Some(Ok(ModelEvent::End { stop, usage })) => {
+                            response = Ok(Response { stop, usage });
+                            break;
+                        }
+                        Some(Ok(event)) => {
+                            manager.history_mut().mark_inputs_model_validated();
+                            manager.history_mut().buffer(&event);
+                            if let Some(show) = shown(&event) {
+                                yield CompletionEvent::Show(show);
+                            }
+                        }
+                    }
+                },
+            }
+            tracing::info!(
+                thread = %manager.history().thread(),
+                model,
+                duration_ms = started.elapsed().as_millis() as u64,
+                outcome = response.as_ref().map_or_else(|e| class_name(e.class), |r| r.stop.as_str()),
+                input_tokens = response.as_ref().ok().and_then(|r| r.usage).map_or(0, |u| u.input),
+                output_tokens = response.as_ref().ok().and_then(|r| r.usage).map_or(0, |u| u.output),
+                "model response"
+            );
+            match response {
+                Ok(response) => match take_response(runtime, session, manager, response) {
+                    Step::Done => {
+                        yield CompletionEvent::Action(CompletionAction::Done);
+                        return;
+                    }
+                    Step::Refused => {
+                        spent.refused_rounds += 1;
+                        manager.sync(Progress::More, runtime.clock.now_ms()).await?;
+                    }
+                    Step::Synchronous => manager.sync(Progress::More, runtime.clock.now_ms()).await?,
+                    Step::Asynchronous => {}
+                },
+                Err(e) => {
+                    if !manager.history().turn().is_empty() {
+                        yield CompletionEvent::Show(DisplayEvent::Discarded { why: e.message.clone() });
+                    }
+                    manager.history_mut().discard_turn();
+                    match failed(runtime, &mut spent, manager, e, deadline)? {
+                        AfterFailure::Wait(delay) => sleep(delay).await,
+                        AfterFailure::Again => {}
+                        AfterFailure::GaveUp => {
+                            yield CompletionEvent::Action(CompletionAction::Done);
+                            return;
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Waits for the model, but no longer than the invocation lasts or the caller wants.
+async fn unless_stopped<T>(
+    work: impl Future<Output = T>,
+    stop_at: Instant,
+    cancel: &mut oneshot::Receiver<()>,
+) -> Result<T, SliceError> {
+    tokio::select! {
+        done = work => Ok(done),
+        () = tokio::time::sleep_until(stop_at) => Err(SliceError::Deadline),
+        // A dropped sender is nobody who could cancel.
+        Ok(()) = cancel => Err(SliceError::Cancelled),
+    }
+}
+
+fn options(session: &Session) -> RenderOptions {
+    let info = session.profile.model.info();
+    RenderOptions {
+        system: session.profile.system_prompt.clone(),
+        model: session.profile.model.model().to_owned(),
+        image_input: info.image_input,
+        tools: session.tools.registry.definitions(),
+        max_output_tokens: session.profile.max_output_tokens,
+    }
+}
+
+fn check_time(runtime: &Runtime, deadline: Instant) -> Result<(), SliceError> {
+    if Instant::now() + runtime.limits.deadline_margin >= deadline {
+        return Err(SliceError::Deadline);
+    }
+    Ok(())
+}
+
+fn bound_reached(runtime: &Runtime, spent: &Spent) -> Option<&'static str> {
+    let limits = &runtime.limits;
+    if spent.refused_rounds >= limits.refused_rounds {
+        return Some("The model keeps calling tools in a way that cannot work. Write again to go on.");
+    }
+    if spent.synchronous_rounds > limits.synchronous_rounds {
+        return Some("The model has used its built-in tools too often in a row. Write again to go on.");
+    }
+    None
+}
+
+/// Tells the user, with the next commit, that the thread cannot go on by itself.
+fn give_up(manager: &mut HistoryManager, text: &str) {
+    manager.promise(Promise::Notice { text: text.to_owned() });
+}
+
+fn shown(event: &ModelEvent) -> Option<DisplayEvent> {
+    match event {
+        ModelEvent::Text(text) => Some(DisplayEvent::Text(text.clone())),
+        ModelEvent::ReasoningText(text) => Some(DisplayEvent::Reasoning(text.clone())),
+        ModelEvent::ReasoningBlock { .. } | ModelEvent::ToolCall { .. } | ModelEvent::End { .. } => None,
+    }
+}
+
+fn class_name(class: ErrorClass) -> &'static str {
+    match class {
+        ErrorClass::Throttled { .. } => "throttled",
+        ErrorClass::Transient => "transient",
+        ErrorClass::Overflow => "overflow",
+        ErrorClass::Refused => "refused",
+        ErrorClass::Fatal => "fatal",
+    }
+}
+
+enum AfterFailure {
+    Wait(Duration),
+    Again,
+    GaveUp,
+}
+
+/// What a failed request leads to. Only what a redelivery may mend is an error.
+fn failed(
+    runtime: &Runtime,
+    spent: &mut Spent,
+    manager: &mut HistoryManager,
+    e: ModelError,
+    deadline: Instant,
+) -> Result<AfterFailure, SliceError> {
+    spent.retries += 1;
+    let out_of_retries = spent.retries > runtime.limits.retries;
+    let hand_back = |after| SliceError::Model { message: e.message.clone(), after };
+    match e.class {
+        ErrorClass::Throttled { retry_after } => {
+            let delay = retry_after.unwrap_or_else(|| backoff(spent.retries, runtime));
+            let too_long = delay > runtime.limits.inline_wait;
+            if too_long || out_of_retries || Instant::now() + delay >= deadline {
+                return Err(hand_back(Some(delay)));
+            }
+            Ok(AfterFailure::Wait(delay))
+        }
+        ErrorClass::Transient => {
+            if out_of_retries {
+                return Err(hand_back(None));
+            }
+            Ok(AfterFailure::Wait(backoff(spent.retries, runtime)))
+        }
+        ErrorClass::Overflow => leave_out(manager, wording::TOO_LARGE, || {
+            format!("The conversation does not fit the model's context window ({}).", e.message)
+        }),
+        ErrorClass::Refused => leave_out(manager, wording::REFUSED, || {
+            format!("The model's provider refused the request: {}", e.message)
+        }),
+        ErrorClass::Fatal => {
+            // Somebody has to act; the message is kept, so that the next one finds it in the history.
+            manager.history_mut().mark_inputs_model_validated();
+            give_up(manager, &format!("The model cannot be used: {}", e.message));
+            Ok(AfterFailure::GaveUp)
+        }
+    }
+}
+
+/// A request that the provider will never take: what is new in it is replaced by a placeholder, the largest
+/// first. A tool result's placeholder is worth another request; without a user's message the user is told.
+fn leave_out(
+    manager: &mut HistoryManager,
+    placeholder: &str,
+    text: impl Fn() -> String,
+) -> Result<AfterFailure, SliceError> {
+    let had_result = manager.history().has_unvalidated_result();
+    let replaced = manager.history_mut().leave_out_largest_input(placeholder);
+    if replaced && had_result {
+        return Ok(AfterFailure::Again);
+    }
+    manager.history_mut().mark_inputs_model_validated();
+    give_up(manager, &text());
+    Ok(AfterFailure::GaveUp)
+}
+
+fn backoff(attempt: u32, runtime: &Runtime) -> Duration {
+    let exponential = FIRST_BACKOFF.saturating_mul(1 << attempt.saturating_sub(1).min(8));
+    exponential.min(runtime.limits.inline_wait).mul_f64(rand::random_range(0.5..=1.0))
+}
+
+enum Step {
+    /// Nothing is open.
+    Done,
+    /// Every call was answered by the runtime; the model is asked again.
+    Refused,
+    /// Synchronous calls are to be run after a commit.
+    Synchronous,
+    /// Calls are to be dispatched after the last commit.
+    Asynchronous,
+}
+
+/// Takes a complete response into the history and decides what its calls are.
+fn take_response(
+    runtime: &Runtime,
+    session: &Session,
+    manager: &mut HistoryManager,
+    response: Response,
+) -> Step {
+    let now_ms = runtime.clock.now_ms();
+    if let Some(usage) = response.usage {
+        manager.set_usage(usage);
+    }
+    let model = session.profile.model.model().to_owned();
+    let user = manager.history().current_user();
+    let first = manager.history().next_seq_after_inputs();
+    let history = manager.history_mut();
+    let calls =
+        history.flush_turn_trimming_reasoning(&model, response.stop.as_str(), user.as_deref(), now_ms);
+    let last = manager.history().next_seq_after_inputs();
+    if last > first {
+        manager.promise(Promise::Reply { from: first, to: last });
+    }
+    if calls.is_empty() {
+        let notice = match response.stop {
+            StopReason::Refusal => Some("The model declined to answer."),
+            StopReason::MaxTokens => Some("The answer was cut: it reached the model's output limit."),
+            StopReason::EndTurn | StopReason::ToolUse | StopReason::Other(_) if last == first => {
+                Some("The model returned an empty answer.")
+            }
+            StopReason::EndTurn | StopReason::ToolUse | StopReason::Other(_) => None,
+        };
+        if let Some(notice) = notice {
+            give_up(manager, notice);
+        }
+        return Step::Done;
+    }
+    let cut = response.stop == StopReason::MaxTokens;
+    let mut step = Step::Refused;
+    for (at, call) in calls.iter().enumerate() {
+        match admit(session, call, at, cut) {
+            Err((outcome, text)) => manager.history_mut().settle(
+                &call.call_id,
+                outcome,
+                vec![ContentPart::Text(text)],
+                SettledBy::Runtime,
+                Layer::WithResponse,
+                now_ms,
+            ),
+            Ok((execution, server)) => {
+                let cause = manager.causes().to_vec();
+                manager.history_mut().describe_call(&call.call_id, |pending| {
+                    pending.synchronous = matches!(execution, Execution::Synchronous(_));
+                    pending.passive = execution == Execution::Asynchronous(Waiting::Passive);
+                    pending.server = server;
+                    pending.cause = cause;
+                });
+                match execution {
+                    Execution::Synchronous(_) => step = Step::Synchronous,
+                    Execution::Asynchronous(_) => {
+                        manager.promise(Promise::Call { call: call.call_id.clone() });
+                        if matches!(step, Step::Refused) {
+                            step = Step::Asynchronous;
+                        }
+                    }
+                }
+            }
+        }
+    }
+    step
+}
+
+/// Whether a call may go out, and how; otherwise its result.
+fn admit(
+    session: &Session,
+    call: &ToolCallItem,
+    at: usize,
+    cut: bool,
+) -> Result<(Execution, Option<String>), (Outcome, String)> {
+    if cut {
+        // Where the output stopped is not known: a cut prefix may happen to be valid JSON (F49).
+        return Err((Outcome::Truncated, wording::truncated(&call.name)));
+    }
+    if at >= MAX_CALLS {
+        return Err((Outcome::Refused, wording::too_many_calls(&call.name, MAX_CALLS)));
+    }
+    let registry = &session.tools.registry;
+    let tool = registry.get(&call.name).filter(|_| !RESERVED_NAMES.contains(&call.name.as_str()));
+    let Some(tool) = tool else {
+        let known: Vec<String> = registry.iter().map(|tool| tool.definition().name.clone()).collect();
+        return Err((Outcome::Error, wording::unknown_tool(&call.name, &known)));
+    };
+    registry
+        .check_arguments(&call.name, arguments(call))
+        .map_err(|e| (Outcome::Error, wording::bad_arguments(&e.to_string())))?;
+    Ok((tool.execution(), tool.server().map(str::to_owned)))
+}
+
+/// The arguments that a tool gets: `{}` where the model wrote none (F47).
+pub(super) fn arguments(call: &ToolCallItem) -> &str {
+    if call.arguments.trim().is_empty() { "{}" } else { &call.arguments }
+}
+
+/// Runs the open synchronous calls, one after the other, and says whether there were any. After a crash an
+/// open one runs again under its id if that is safe; else it is answered as lost.
+async fn run_open_synchronous_calls(
+    runtime: &Runtime,
+    session: &Session,
+    manager: &mut HistoryManager,
+    deadline: Instant,
+) -> Result<bool, SliceError> {
+    let open: Vec<PendingCall> =
+        manager.history().open_calls().filter(|pending| pending.synchronous).cloned().collect();
+    let others = manager.history().open_calls().any(|pending| !pending.synchronous);
+    // With asynchronous siblings the slice ends here, so the results must not wait for the model.
+    let layer = if others { Layer::Safe } else { Layer::Unvalidated };
+    for pending in &open {
+        check_time(runtime, deadline)?;
+        let resumed = !manager.started_in_this_slice(&pending.call);
+        let (outcome, parts) = run_synchronously(session, manager, pending, resumed).await;
+        let now_ms = runtime.clock.now_ms();
+        let by = if outcome == Outcome::Lost { SettledBy::Runtime } else { SettledBy::Tool };
+        manager.history_mut().settle(&pending.call, outcome, parts, by, layer, now_ms);
+    }
+    Ok(!open.is_empty())
+}
+
+async fn run_synchronously(
+    session: &Session,
+    manager: &HistoryManager,
+    pending: &PendingCall,
+    resumed: bool,
+) -> (Outcome, Vec<ContentPart>) {
+    let text = |text: String| vec![ContentPart::Text(text)];
+    let (Some(tool), Some(call)) =
+        (session.tools.registry.get(&pending.name), manager.history().call(&pending.call))
+    else {
+        return (Outcome::Lost, text(wording::lost(&pending.name)));
+    };
+    if resumed && tool.execution() != Execution::Synchronous(Rerun::Safe) {
+        return (Outcome::Lost, text(wording::lost(&pending.name)));
+    }
+    match tool.execute_synchronous(&invocation(manager, pending, call)).await {
+        Ok(output) => (Outcome::Ok, output.parts),
+        Err(e) => (Outcome::Error, text(format!("Error: {e}"))),
+    }
+}
+
+/// A call as it leaves the process.
+pub(super) fn invocation(
+    manager: &HistoryManager,
+    pending: &PendingCall,
+    call: &ToolCallItem,
+) -> Invocation {
+    let meta = manager.meta();
+    let mut ancestors: Vec<_> = meta.base.iter().map(|span| span.thread.clone()).collect();
+    ancestors.dedup();
+    Invocation {
+        thread: meta.thread.clone(),
+        ancestors,
+        call: pending.call.clone(),
+        name: pending.name.clone(),
+        arguments: arguments(call).to_owned(),
+        user: pending.user.clone(),
+        cause: pending.cause.clone(),
+    }
+}
+
+/// Keeps the stream's type nameable where it must be pinned.
+pub(super) async fn drive(
+    stream: impl Stream<Item = Result<CompletionEvent, SliceError>>,
+    mut show: impl FnMut(&DisplayEvent),
+) -> Result<CompletionAction, SliceError> {
+    let mut stream = pin!(stream);
+    while let Some(event) = stream.next().await {
+        match event? {
+            CompletionEvent::Show(event) => show(&event),
+            CompletionEvent::Action(action) => return Ok(action),
+        }
+    }
+    Err(SliceError::Bug("a completion ended without an action".to_owned()))
+}

@@ -1,0 +1,191 @@
+//! The last phase: send what the commits of this slice have promised. Sending is at least once under stable
+//! ids; it happens only for what is durable (I3, I4).
+
+use futures::future::join_all;
+
+use super::complete::invocation;
+use super::{DisplayEvent, Runtime, SliceError, dispatch_failed_id};
+use crate::message::{
+    CallId, ContentPart, InputMessage, ItemBody, OutputKind, OutputMessage, RawJson, Seq, TypedOutput,
+    UserChoiceRequired,
+};
+use crate::store::{OutboxEntry, Promise};
+use crate::thread::HistoryManager;
+use crate::tools::{Invocation, Registry, ToolError};
+
+/// Characters of a call's arguments in the bracketed line that consumers are shown.
+const SHOWN_ARGUMENTS: usize = 200;
+
+/// Sends the outbox: output in order, then calls and notices, all at once. What was sent is struck.
+///
+/// # Errors
+/// A queue that takes nothing: the record is handed back, and its redelivery resumes here.
+pub async fn execute_action(
+    runtime: &Runtime,
+    registry: &Registry,
+    manager: &mut HistoryManager,
+) -> Result<(), SliceError> {
+    let owed = manager.owed().to_vec();
+    for entry in &owed {
+        if let Some(message) = output(runtime, manager, entry).await? {
+            runtime.output.send(&message).await?;
+        }
+    }
+    let calls = owed.iter().filter_map(|entry| match &entry.promise {
+        Promise::Call { call } => due_call(manager, call),
+        _ => None,
+    });
+    let cancels = owed.iter().filter_map(|entry| match &entry.promise {
+        Promise::Cancel { call, server: Some(server) } => Some((call, server)),
+        _ => None,
+    });
+    let thread = manager.history().thread().clone();
+    let dispatched = join_all(calls.map(|call| dispatch(runtime, registry, call)));
+    let cancelled = join_all(cancels.filter_map(|(call, server)| {
+        registry.of_server(server).map(|tool| tool.cancel(&thread, call))
+    }));
+    let (dispatched, _) = tokio::join!(dispatched, cancelled);
+    for result in dispatched {
+        result?;
+    }
+    if owed.iter().any(|entry| entry.promise == Promise::Release) {
+        release(runtime, manager).await?;
+    }
+    for entry in owed {
+        manager.sent(&entry.id);
+    }
+    Ok(())
+}
+
+/// A promised call that is still pending; one that was answered or interrupted since is not sent again.
+fn due_call(manager: &HistoryManager, call: &CallId) -> Option<Invocation> {
+    let pending = manager.history().open_calls().find(|pending| &pending.call == call && !pending.parked)?;
+    let item = manager.history().call(call)?;
+    Some(invocation(manager, pending, item))
+}
+
+/// Dispatches one call. A final failure becomes a result, through the own queue: the model reads it.
+async fn dispatch(runtime: &Runtime, registry: &Registry, call: Invocation) -> Result<(), SliceError> {
+    let show = DisplayEvent::Call { name: call.name.clone(), arguments: call.arguments.clone() };
+    runtime.observer.on_event(&call.thread, &show);
+    let started = tokio::time::Instant::now();
+    let result = match registry.get(&call.name) {
+        Some(tool) => tool.execute(&call).await,
+        None => Err(ToolError::Failed(format!("{} is not available any more", call.name))),
+    };
+    tracing::info!(
+        thread = %call.thread,
+        call = %call.call,
+        tool = call.name,
+        bytes = call.arguments.len(),
+        duration_ms = started.elapsed().as_millis() as u64,
+        ok = result.is_ok(),
+        "dispatch"
+    );
+    if let Err(e) = result {
+        let dedup = dispatch_failed_id(&call.thread, &call.call);
+        let text = format!("Error: {e}");
+        let result = InputMessage::tool_result(call.thread, call.call, vec![ContentPart::Text(text)]);
+        runtime.input.send(&result, &dedup).await?;
+    }
+    Ok(())
+}
+
+async fn release(runtime: &Runtime, manager: &HistoryManager) -> Result<(), SliceError> {
+    let thread = manager.history().thread().clone();
+    let at = manager.meta().head.to_string();
+    let dedup = crate::message::DedupId::derive("release", &[thread.as_str(), &at]);
+    let message = InputMessage::plain(thread, crate::message::InputContent::Release);
+    Ok(runtime.input.send(&message, &dedup).await?)
+}
+
+/// The output message that an entry promises, if it promises one.
+async fn output(
+    runtime: &Runtime,
+    manager: &HistoryManager,
+    entry: &OutboxEntry,
+) -> Result<Option<OutputMessage>, SliceError> {
+    let (kind, text) = match &entry.promise {
+        Promise::Reply { from, to } => match reply_text(manager, *from, *to) {
+            Some(text) => (OutputKind::TEXT, text),
+            None => return Ok(None),
+        },
+        Promise::Notice { text } => {
+            runtime.observer.on_event(manager.history().thread(), &DisplayEvent::Notice(text.clone()));
+            (OutputKind::ERROR, text.clone())
+        }
+        Promise::OAuth { auth_url, .. } => {
+            let text = format!("Please consent here, then the tool goes on by itself: {auth_url}");
+            (OutputKind::Typed(TypedOutput::OauthRequired { auth_url: auth_url.clone() }), text)
+        }
+        Promise::Choice { call } => match choice_output(runtime, manager, call).await? {
+            Some(choice) => choice,
+            None => return Ok(None),
+        },
+        Promise::Call { .. } | Promise::Cancel { .. } | Promise::Release | Promise::Unknown => {
+            return Ok(None);
+        }
+    };
+    let thread = manager.history().thread().clone();
+    let text = match manager.meta().parent {
+        Some(_) => format!("[{thread}] {text}"),
+        None => text,
+    };
+    Ok(Some(OutputMessage {
+        kind,
+        text,
+        metadata: manager.meta().metadata.clone().unwrap_or_else(RawJson::empty_object),
+        message_id: entry.id.clone(),
+        thread_id: thread,
+    }))
+}
+
+/// Text of a response, and its calls as bracketed lines.
+fn reply_text(manager: &HistoryManager, from: Seq, to: Seq) -> Option<String> {
+    let own_log = manager.history().own_items();
+    let lines: Vec<String> = own_log
+        .iter()
+        .filter(|item| item.seq >= from && item.seq < to)
+        .filter_map(|item| match &item.body {
+            ItemBody::Assistant(assistant) => Some(assistant.text.clone()),
+            ItemBody::ToolCall(call) => Some(format!("[{}]", call_line(&call.name, &call.arguments))),
+            ItemBody::System(_)
+            | ItemBody::User(_)
+            | ItemBody::ToolResult(_)
+            | ItemBody::BackendToolCall(_)
+            | ItemBody::Reasoning(_)
+            | ItemBody::Interrupt(_)
+            | ItemBody::Event(_)
+            | ItemBody::Unknown { .. } => None,
+        })
+        .collect();
+    (!lines.is_empty()).then(|| lines.join("\n"))
+}
+
+/// `name(args)`, arguments cut on a character boundary.
+pub(crate) fn call_line(name: &str, arguments: &str) -> String {
+    let mut shown: String = arguments.chars().take(SHOWN_ARGUMENTS).collect();
+    if shown.len() < arguments.len() {
+        shown.push('…');
+    }
+    format!("{name}({shown})")
+}
+
+async fn choice_output(
+    runtime: &Runtime,
+    manager: &HistoryManager,
+    call: &CallId,
+) -> Result<Option<(OutputKind, String)>, SliceError> {
+    let Some(row) = runtime.store.choice(manager.history().thread(), call).await? else { return Ok(None) };
+    let Ok(choice) = serde_json::from_str::<UserChoiceRequired>(&row.body) else { return Ok(None) };
+    let options: Vec<String> =
+        choice.choices.iter().enumerate().map(|(at, choice)| format!("{}. {choice}", at + 1)).collect();
+    let text = format!("{}\n{}", choice.prompt, options.join("\n"));
+    let kind = TypedOutput::UserChoiceRequired {
+        id: choice.id,
+        prompt: choice.prompt,
+        choices: choice.choices,
+        default: choice.default,
+    };
+    Ok(Some((OutputKind::Typed(kind), text)))
+}

@@ -1,0 +1,187 @@
+//! The first phase: what one input means for its thread. Asks no model and sends nothing; what must be durable
+//! is written by the barrier that follows.
+
+use super::{Runtime, SliceError};
+use crate::history::{Accepted, Arrival};
+use crate::message::{
+    CallId, ContentPart, InputContent, InputMessage, Synthetic, ThreadId, UserChoiceRequired,
+};
+use crate::slice::DisplayEvent;
+use crate::store::{ChoiceRow, Promise};
+use crate::thread::{Handled, HistoryManager};
+
+/// What to do after an input was prepared.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PrepareResult {
+    /// It is part of the history, or a committed part waits: run a completion.
+    Ready,
+    /// It is fully absorbed: a duplicate, a late note, or nothing for this thread.
+    Handled,
+    /// It is kept aside until the calls it waits for are settled.
+    Parked,
+    /// The user is to consent somewhere; no completion.
+    OAuthRequired,
+    /// The user is to choose; no completion.
+    UserChoiceRequired,
+    /// The history was compacted; no completion.
+    CompactionApplied,
+    /// It can never be processed: to be kept for an operator, with the reason.
+    Refused(String),
+    /// It is refused, and the sender's user is told why.
+    RefusedToUser(String),
+}
+
+/// Prepares one input.
+///
+/// # Errors
+/// Any failing look-up: the record is handed back, never turned into a notice (D3).
+pub async fn prepare_input(
+    runtime: &Runtime,
+    message: &InputMessage,
+    arrival: &Arrival,
+    manager: &mut HistoryManager,
+) -> Result<PrepareResult, SliceError> {
+    let thread = manager.history().thread().clone();
+    if manager.is_processed(&arrival.dedup).await? {
+        return Ok(match manager.handle_input(message, arrival).await? {
+            Handled::Unfinished => PrepareResult::Ready,
+            Handled::Processed | Handled::Accepted(_) => {
+                tracing::info!(%thread, dedup = %arrival.dedup, "duplicate input");
+                PrepareResult::Handled
+            }
+        });
+    }
+    if manager.meta().closed {
+        tracing::info!(%thread, dedup = %arrival.dedup, "input for a closed thread dropped");
+        return Ok(PrepareResult::Handled);
+    }
+    if !manager.exists() && manager.meta().agent.is_empty() {
+        if let Some(result) = found_thread(runtime, message, arrival, manager) {
+            return Ok(result);
+        }
+    }
+    if let Some(metadata) = &message.metadata {
+        manager.set_metadata(metadata.clone());
+    }
+    match &message.content {
+        InputContent::OAuthRequired(oauth) => {
+            if !is_pending(manager, &oauth.id) {
+                return Ok(dropped(&thread, arrival, "consent for a call that is not pending"));
+            }
+            let promise = Promise::OAuth { call: oauth.id.clone(), auth_url: oauth.auth_url.clone() };
+            manager.record(arrival, promise, None);
+            Ok(PrepareResult::OAuthRequired)
+        }
+        InputContent::UserChoiceRequired(choice) => {
+            if !is_pending(manager, &choice.id) {
+                return Ok(dropped(&thread, arrival, "choice for a call that is not pending"));
+            }
+            manager.record(arrival, Promise::Choice { call: choice.id.clone() }, Some(choice_row(choice)?));
+            Ok(PrepareResult::UserChoiceRequired)
+        }
+        InputContent::UserChoiceAnswer(_) => {
+            Ok(PrepareResult::Refused("answers to choices are not supported by this version".to_owned()))
+        }
+        InputContent::ClaimCheck(_) => {
+            Ok(PrepareResult::Refused("a claim check inside a claim check".to_owned()))
+        }
+        InputContent::Release => {
+            if manager.history().has_leftover_waiting() {
+                manager.history_mut().release_waiting();
+                return Ok(PrepareResult::Ready);
+            }
+            Ok(PrepareResult::Handled)
+        }
+        InputContent::Text(_) | InputContent::Image { .. } | InputContent::ToolResult(_) => {
+            conversational(runtime, message, arrival, manager).await
+        }
+    }
+}
+
+/// Only user text creates a thread (D32).
+fn found_thread(
+    runtime: &Runtime,
+    message: &InputMessage,
+    arrival: &Arrival,
+    manager: &mut HistoryManager,
+) -> Option<PrepareResult> {
+    let from_user = matches!(message.content, InputContent::Text(_) | InputContent::Image { .. })
+        && message.synthetic.is_none();
+    if !from_user {
+        return Some(dropped(manager.history().thread(), arrival, "input for an unknown thread"));
+    }
+    let agent = message.agent().unwrap_or_else(|| runtime.agents.default_agent().to_owned());
+    if !runtime.agents.knows(&agent) {
+        let problem = format!("There is no agent {agent:?}; name a configured one in metadata.agent.");
+        return Some(PrepareResult::RefusedToUser(problem));
+    }
+    manager.found(agent, message.user_id(), arrival.now_ms);
+    None
+}
+
+async fn conversational(
+    runtime: &Runtime,
+    message: &InputMessage,
+    arrival: &Arrival,
+    manager: &mut HistoryManager,
+) -> Result<PrepareResult, SliceError> {
+    let thread = manager.history().thread().clone();
+    match &message.synthetic {
+        Some(Synthetic::SubscriptionEvent { tool_call_id, .. }) => {
+            let subscribed = manager.history().opens_subscription(tool_call_id)
+                || manager.is_subscribed(tool_call_id).await?;
+            if !subscribed {
+                return Ok(dropped(&thread, arrival, "event without an active subscription"));
+            }
+        }
+        Some(Synthetic::Compaction | Synthetic::CompactionComplete) => {
+            return Ok(PrepareResult::Refused("compaction is not supported by this version".to_owned()));
+        }
+        Some(Synthetic::ThreadReport { .. } | Synthetic::ParentMessage { .. }) | None => {}
+    }
+    let handled = manager.handle_input(message, arrival).await?;
+    let Handled::Accepted(accepted) = handled else {
+        return Err(SliceError::Bug("an input was processed between two looks".to_owned()));
+    };
+    Ok(match accepted {
+        Accepted::Ready => {
+            show_result(runtime, &thread, message, manager);
+            PrepareResult::Ready
+        }
+        Accepted::Parked => {
+            show_result(runtime, &thread, message, manager);
+            PrepareResult::Parked
+        }
+        Accepted::Note => PrepareResult::Handled,
+        Accepted::Duplicate => dropped(&thread, arrival, "its call is already answered"),
+        Accepted::Foreign => dropped(&thread, arrival, "this thread knows no such call"),
+        Accepted::Blank => PrepareResult::RefusedToUser(
+            "The message is empty: write some text. Nothing was stored.".to_owned(),
+        ),
+        Accepted::NotConversational => {
+            PrepareResult::Refused("this content does not go with this synthetic type".to_owned())
+        }
+    })
+}
+
+fn show_result(runtime: &Runtime, thread: &ThreadId, message: &InputMessage, manager: &HistoryManager) {
+    if let (InputContent::ToolResult(result), None) = (&message.content, &message.synthetic) {
+        let name = manager.history().call(&result.id).map(|call| call.name.clone()).unwrap_or_default();
+        let text = ContentPart::join_text(&result.content);
+        runtime.observer.on_event(thread, &DisplayEvent::Result { name, text });
+    }
+}
+
+fn is_pending(manager: &HistoryManager, call: &CallId) -> bool {
+    manager.history().open_calls().any(|pending| &pending.call == call)
+}
+
+fn choice_row(choice: &UserChoiceRequired) -> Result<ChoiceRow, SliceError> {
+    let body = serde_json::to_string(choice).map_err(|e| SliceError::Bug(e.to_string()))?;
+    Ok(ChoiceRow { id: choice.id.clone(), body })
+}
+
+fn dropped(thread: &ThreadId, arrival: &Arrival, why: &str) -> PrepareResult {
+    tracing::info!(%thread, dedup = %arrival.dedup, why, "input dropped");
+    PrepareResult::Handled
+}

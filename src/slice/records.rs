@@ -1,0 +1,208 @@
+//! An SQS batch: several threads, concurrently, each thread's messages in order. Nothing is acknowledged that
+//! was not done (I1); what fails is reported record by record.
+
+use std::time::Duration;
+
+use aws_lambda_events::event::sqs::{SqsBatchResponse, SqsEvent, SqsMessage};
+use futures::future::join_all;
+use sha2::{Digest, Sha256};
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::{DisplayEvent, Input, Runtime, SliceError, process_batch};
+use crate::history::Arrival;
+use crate::message::{
+    DedupId, InputContent, InputError, InputMessage, MessageId, OutputKind, OutputMessage, RawJson, ThreadId,
+};
+
+/// The first delay of a failed record; doubles with every receive.
+const FIRST_DELAY: Duration = Duration::from_secs(1);
+/// The longest delay of a failed record.
+const MAX_DELAY: Duration = Duration::from_secs(15 * 60);
+
+/// One record, as far as dormouse reads it.
+#[derive(Clone, Debug)]
+struct Record {
+    message_id: String,
+    receipt_handle: String,
+    thread: ThreadId,
+    dedup: DedupId,
+    key: String,
+    receive_count: u32,
+    body: String,
+}
+
+/// A record that is no input.
+enum Unusable {
+    /// It can never succeed: kept for an operator, acknowledged.
+    Never(String),
+    /// A newer version or a later moment may read it: handed back.
+    NotNow(String),
+}
+
+/// Processes a batch and says which records are to be delivered again. `deadline` is the invocation's.
+pub async fn process_records(runtime: &Runtime, event: SqsEvent, deadline: Instant) -> SqsBatchResponse {
+    let mut threads: Vec<(ThreadId, Vec<Record>)> = Vec::new();
+    for message in event.records {
+        let record = Record::from(message);
+        match threads.iter_mut().find(|(thread, _)| *thread == record.thread) {
+            Some((_, records)) => records.push(record),
+            None => threads.push((record.thread.clone(), vec![record])),
+        }
+    }
+    let runs = threads.iter().map(|(thread, records)| process_thread(runtime, thread, records, deadline));
+    let failed: Vec<String> = join_all(runs).await.into_iter().flatten().collect();
+    let mut response = SqsBatchResponse::default();
+    response.set_failures(failed);
+    response
+}
+
+/// Processes the records of one thread and returns the ids of those to be delivered again.
+async fn process_thread(
+    runtime: &Runtime,
+    thread: &ThreadId,
+    records: &[Record],
+    deadline: Instant,
+) -> Vec<String> {
+    let mut inputs = Vec::new();
+    let mut taken = Vec::new();
+    let mut handed_back = None;
+    for (at, record) in records.iter().enumerate() {
+        match read(runtime, record).await {
+            Ok(message) => {
+                inputs.push(Input { message, arrival: record.arrival(runtime.clock.now_ms()) });
+                taken.push(at);
+            }
+            Err(Unusable::Never(reason)) => {
+                if let Err(e) = keep(runtime, record, &reason).await {
+                    handed_back = Some((at, e.to_string()));
+                    break;
+                }
+            }
+            Err(Unusable::NotNow(reason)) => {
+                handed_back = Some((at, reason));
+                break;
+            }
+        }
+    }
+    let mut first_failed = handed_back.as_ref().map(|(at, _)| *at);
+    let mut after = None;
+    if let Some((_, reason)) = &handed_back {
+        tracing::warn!(%thread, reason, "a record is handed back");
+    }
+    if !inputs.is_empty() {
+        let (_keep, cancel) = oneshot::channel();
+        let processed = process_batch(runtime, thread, &inputs, deadline, cancel).await;
+        let mut failed_input = processed.error.is_some().then_some(processed.done);
+        for (input, reason) in processed.refused.iter().filter(|(at, _)| *at < processed.done) {
+            if let Err(e) = keep(runtime, &records[taken[*input]], reason).await {
+                tracing::warn!(%thread, error = %e, "a refused record could not be kept");
+                failed_input = Some(failed_input.map_or(*input, |at| at.min(*input)));
+            }
+        }
+        if let Some(at) = failed_input.and_then(|at| taken.get(at)) {
+            first_failed = Some(first_failed.map_or(*at, |first| first.min(*at)));
+        }
+        after = processed.error.as_ref().and_then(SliceError::retry_after);
+    }
+    let failed = first_failed.map_or(&[][..], |at| &records[at..]);
+    let delay = delay(failed, after);
+    join_all(failed.iter().map(|record| runtime.redelivery.come_back(&record.receipt_handle, delay))).await;
+    failed.iter().map(|record| record.message_id.clone()).collect()
+}
+
+/// When the failed records come back: all at the same time, so that their order holds.
+fn delay(failed: &[Record], after: Option<Duration>) -> Duration {
+    let receives = failed.iter().map(|record| record.receive_count).max().unwrap_or(1);
+    let backoff = FIRST_DELAY.saturating_mul(1 << receives.saturating_sub(1).min(10));
+    let jittered = backoff.min(MAX_DELAY).mul_f64(rand::random_range(0.75..=1.0));
+    jittered.max(after.unwrap_or_default()).min(MAX_DELAY)
+}
+
+/// Reads a record, following a claim check.
+async fn read(runtime: &Runtime, record: &Record) -> Result<InputMessage, Unusable> {
+    let message = parse(record, &record.body)?;
+    let InputContent::ClaimCheck(claim) = &message.content else { return Ok(message) };
+    match runtime.store.claim(&claim.digest).await {
+        Ok(Some(body)) => parse(record, &body),
+        Ok(None) => Err(Unusable::Never(format!("the body {} has expired or never was", claim.digest))),
+        Err(e) => Err(Unusable::NotNow(e.to_string())),
+    }
+}
+
+fn parse(record: &Record, body: &str) -> Result<InputMessage, Unusable> {
+    let message = InputMessage::parse(body.as_bytes()).map_err(|e| match e {
+        InputError::NewerSchema { .. } => Unusable::NotNow(e.to_string()),
+        InputError::Malformed(_) | InputError::UnknownContent(_) => Unusable::Never(e.to_string()),
+    })?;
+    if message.group_id != record.thread {
+        return Err(Unusable::Never(format!(
+            "group_id {:?} differs from the SQS message group {:?}; send both alike",
+            message.group_id.as_str(),
+            record.thread.as_str()
+        )));
+    }
+    Ok(message)
+}
+
+/// Keeps a record that can never be processed, and tells its thread's user without content.
+async fn keep(runtime: &Runtime, record: &Record, reason: &str) -> Result<(), SliceError> {
+    runtime.dead_letters.keep(&record.thread, &record.message_id, &record.body, reason).await?;
+    tracing::error!(
+        thread = %record.thread,
+        message_id = record.message_id,
+        bytes = record.body.len(),
+        reason,
+        "a message can never be processed and was put on the dead-letter queue"
+    );
+    if let Some(meta) = runtime.store.meta(&record.thread).await? {
+        let text = "A message to this thread could not be read. It was put aside for an operator.".to_owned();
+        runtime.observer.on_event(&record.thread, &DisplayEvent::Notice(text.clone()));
+        let id = DedupId::derive("unreadable", &[record.thread.as_str(), &record.message_id]);
+        let message = OutputMessage {
+            kind: OutputKind::ERROR,
+            text,
+            metadata: meta.metadata.unwrap_or_else(RawJson::empty_object),
+            message_id: id.as_str().to_owned(),
+            thread_id: record.thread.clone(),
+        };
+        runtime.output.send(&message).await?;
+    }
+    Ok(())
+}
+
+impl Record {
+    fn arrival(&self, now_ms: i64) -> Arrival {
+        Arrival {
+            dedup: self.dedup.clone(),
+            cause: MessageId::new(&self.message_id),
+            key: self.key.clone(),
+            now_ms,
+        }
+    }
+}
+
+impl From<SqsMessage> for Record {
+    fn from(message: SqsMessage) -> Self {
+        let attribute = |name: &str| message.attributes.get(name).cloned();
+        let body = message.body.unwrap_or_default();
+        let message_id = message.message_id.unwrap_or_default();
+        // Content-based deduplication makes the id a hash of the body: then two equal texts would be one.
+        let of_body = data_encoding::HEXLOWER.encode(&Sha256::digest(body.as_bytes()));
+        let dedup = attribute("MessageDeduplicationId").filter(|id| *id != of_body);
+        let dedup = DedupId::new(dedup.unwrap_or_else(|| message_id.clone()));
+        // A standard queue has no groups: then the body alone names the thread.
+        let group = attribute("MessageGroupId").or_else(|| {
+            InputMessage::parse(body.as_bytes()).ok().map(|input| input.group_id.as_str().to_owned())
+        });
+        Self {
+            thread: ThreadId::new(group.unwrap_or_default()),
+            key: attribute("SequenceNumber").unwrap_or_else(|| dedup.as_str().to_owned()),
+            receive_count: attribute("ApproximateReceiveCount").and_then(|n| n.parse().ok()).unwrap_or(1),
+            receipt_handle: message.receipt_handle.unwrap_or_default(),
+            dedup,
+            message_id,
+            body,
+        }
+    }
+}
