@@ -9,6 +9,7 @@ result to cfn-lint, and then holds it to the rules of this stack that no linter 
 """
 
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -20,6 +21,9 @@ os.environ.setdefault("AWS_DEFAULT_REGION", "us-east-1")
 
 from samtranslator.translator.transform import transform  # noqa: E402
 from samtranslator.yaml_helper import yaml_parse  # noqa: E402
+
+# It warns at exit of metrics that it has not sent anywhere.
+logging.getLogger("samtranslator.metrics").setLevel(logging.ERROR)
 
 # SQS hands a message out again when its visibility runs out: the worker must be dead by then.
 VISIBILITY_MARGIN = 60
@@ -97,13 +101,16 @@ def own_rules(template, source_folder):
     queue, table = resources["InputQueue"]["Properties"], resources["Table"]["Properties"]
     dead_letters = resources["DeadLetterQueue"]["Properties"]
 
+    allowed, mapped = template["Parameters"]["WorkerTimeout"]["AllowedValues"], template["Mappings"]["WorkerTimeouts"]
+    if set(allowed) != set(mapped):
+        yield f"WorkerTimeouts: its keys {sorted(mapped)} are not the allowed values of WorkerTimeout {sorted(allowed)}"
     for parameters in settings(template):
+        if parameters["WorkerTimeout"] not in mapped:
+            continue
         timeout = int(resolve(worker["Timeout"], template, parameters))
         visibility = int(resolve(queue["VisibilityTimeout"], template, parameters))
         if visibility != timeout + VISIBILITY_MARGIN:
             yield f"InputQueue: visibility {visibility} s is not the worker's timeout {timeout} s + {VISIBILITY_MARGIN} s"
-    if set(template["Mappings"]["WorkerTimeouts"]) != set(template["Parameters"]["WorkerTimeout"]["AllowedValues"]):
-        yield "WorkerTimeouts: its keys are not the allowed values of WorkerTimeout"
     if int(api["Timeout"]) >= GATEWAY_SECONDS:
         yield f"Api: a timeout of {api['Timeout']} s outlasts the gateway's {GATEWAY_SECONDS} s"
 

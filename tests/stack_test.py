@@ -108,6 +108,7 @@ def sam(*arguments, endpoint=None):
     environment.pop("AWS_PROFILE", None)
     if endpoint:
         environment["AWS_ENDPOINT_URL"] = endpoint
+    print(f"sam {arguments[0]} …", flush=True)
     started = time.monotonic()
     done = subprocess.run([SAM, *arguments], cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     print(f"sam {arguments[0]}: exit status {done.returncode} after {time.monotonic() - started:.0f} s", flush=True)
