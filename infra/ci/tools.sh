@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# The Python tools that the infrastructure checks use, in virtual environments outside the work tree.
+#
+#   bash infra/ci/tools.sh      makes what is missing, prints where each environment is
+#   . infra/ci/tools.sh         the same, and sets DORMOUSE_SAM, DORMOUSE_MINISTACK, DORMOUSE_LAMBDA
+#
+# Three environments, because their dependencies disagree: aws-sam-cli pins old ones, the emulator needs new ones.
+# An environment is kept while the pins it was made from are the pins below. The record of its pins is written last,
+# so one that was killed half-way is made again.
+
+tools_cache="${XDG_CACHE_HOME:-$HOME/.cache}/dormouse"
+
+# Makes one environment: its name, then its pins.
+tools_venv() {
+  local name="$1" home pins
+  shift
+  home="$tools_cache/venv-$name"
+  pins="$(printf '%s\n' "python $(python3 -c 'import platform; print(platform.python_version())')" "$@")"
+  if [[ -x "$home/bin/python" && "$(cat "$home/pins" 2>/dev/null)" == "$pins" ]] && "$home/bin/python" -c '' 2>/dev/null; then
+    return 0
+  fi
+  echo "tools: making venv-$name: $*" >&2
+  mkdir -p "$tools_cache"
+  rm -rf "$home"
+  python3 -m venv "$home" &&
+    "$home/bin/python" -m pip install --quiet --disable-pip-version-check --no-input "$@" >&2 &&
+    printf '%s\n' "$pins" >"$home/pins"
+}
+
+tools_install() {
+  # `sam validate`, `build`, `deploy`; brings cfn-lint and aws-sam-translator, which infra/lint.py uses.
+  tools_venv sam 'aws-sam-cli==1.170.0' 'cfn-lint==1.58.0' 'aws-sam-translator==1.115.0' &&
+    # The emulator, and boto3 for the tests that drive it.
+    tools_venv ministack 'ministack==1.5.33' 'aws-sam-translator==1.115.0' 'boto3==1.43.106' &&
+    # The Lambda build; zig links against the glibc of provided.al2023, for x86_64 too.
+    tools_venv lambda 'cargo-lambda==1.9.2' 'ziglang==0.17.1'
+}
+
+export DORMOUSE_SAM="$tools_cache/venv-sam/bin"
+export DORMOUSE_MINISTACK="$tools_cache/venv-ministack/bin"
+export DORMOUSE_LAMBDA="$tools_cache/venv-lambda/bin"
+
+if [[ "${BASH_SOURCE[0]}" == "$0" ]]; then
+  set -euo pipefail
+  tools_install
+  printf 'tools: %s\n' "$DORMOUSE_SAM" "$DORMOUSE_MINISTACK" "$DORMOUSE_LAMBDA"
+else
+  tools_install
+fi
