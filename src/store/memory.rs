@@ -1,1 +1,308 @@
-//! Under construction.
+//! The store as maps in this process, for tests, the simulation and embedding.
+//!
+//! It keeps every condition that the DynamoDB adapter keeps, and it can be told to fail ([`CommitFault`]): what
+//! a slice does about a lost race or an answer that never came can only be tested where both can be ordered.
+//! It reads no clock: time stands where the last commit, or [`MemoryStore::advance_to`], put it.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use async_trait::async_trait;
+
+use super::{
+    ChoiceRow, Commit, Committed, ConversationStore, Expect, Loaded, Meta, ParkedInput, StateStore,
+    StoreError, Subscription, SubscriptionChange, ThreadSummary, body_digest, claim_expiry_ms,
+};
+use crate::message::{CallId, DedupId, Epoch, Item, RawJson, Seq, ThreadId};
+
+/// What goes wrong with the next commit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CommitFault {
+    /// It fails with [`StoreError::Unavailable`] and nothing is written.
+    Unavailable,
+    /// Everything is written, and the caller is told [`StoreError::Unavailable`]. The same commit sent again is
+    /// known by its token and answered [`Committed::Done`].
+    AnswerLost,
+    /// Nothing is written and the caller is told [`Committed::LostRace`].
+    LostRace,
+}
+
+/// A [`super::Store`] in memory. Clones share their rows.
+#[derive(Clone, Default)]
+pub struct MemoryStore {
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Default)]
+struct State {
+    threads: BTreeMap<ThreadId, Thread>,
+    claims: BTreeMap<String, (String, i64)>,
+    manifests: BTreeMap<String, (String, i64)>,
+    now_ms: i64,
+    commit_faults: VecDeque<CommitFault>,
+    failing_loads: usize,
+    commits: usize,
+}
+
+#[derive(Default)]
+struct Thread {
+    meta: Option<Meta>,
+    logs: BTreeMap<(Epoch, Seq), Item>,
+    /// Until when each counts, milliseconds; none: for ever.
+    dedup: BTreeMap<DedupId, Option<i64>>,
+    parked: BTreeMap<String, ParkedInput>,
+    subscriptions: BTreeMap<CallId, bool>,
+    choices: BTreeMap<CallId, ChoiceRow>,
+    views: BTreeMap<String, RawJson>,
+}
+
+impl Thread {
+    fn is_processed(&self, dedup: &DedupId, now_ms: i64) -> bool {
+        self.dedup.get(dedup).is_some_and(|expiry| expiry.is_none_or(|expiry| expiry >= now_ms))
+    }
+
+    /// Whether every condition of `commit` but the token's holds.
+    fn allows(&self, commit: &Commit) -> bool {
+        let stands = match (commit.expect, &self.meta) {
+            (Expect::Absent, None) => true,
+            (Expect::At { epoch, head }, Some(meta)) => {
+                meta.epoch == epoch && meta.head == head && !meta.closed
+            }
+            (Expect::Absent, Some(_)) | (Expect::At { .. }, None) => false,
+        };
+        stands
+            && commit.dedup.iter().all(|(id, _)| !self.is_processed(id, commit.now_ms))
+            && commit.release.iter().all(|key| self.parked.contains_key(key))
+            && commit.items.iter().all(|item| !self.logs.contains_key(&(commit.meta.epoch, item.seq)))
+    }
+
+    fn apply(&mut self, commit: Commit) {
+        for change in commit.subscription_changes() {
+            match change {
+                SubscriptionChange::Start(call) => self.subscriptions.insert(call.clone(), true),
+                SubscriptionChange::End(call) => self.subscriptions.insert(call.clone(), false),
+            };
+        }
+        let Commit { mut meta, items, dedup, park, release, choices, now_ms, .. } = commit;
+        if let Some(born) = &self.meta {
+            // What a thread is was fixed when it was made.
+            meta.root = born.root.clone();
+            meta.parent = born.parent.clone();
+            meta.kind = born.kind;
+            meta.owner = born.owner.clone();
+            meta.agent = born.agent.clone();
+            meta.created_at_ms = born.created_at_ms;
+        }
+        self.logs.extend(items.into_iter().map(|item| ((meta.epoch, item.seq), item)));
+        self.meta = Some(meta);
+        self.dedup.extend(dedup.into_iter().map(|(id, life)| (id, life.expiry_ms(now_ms))));
+        for key in release {
+            self.parked.remove(&key);
+        }
+        self.parked.extend(park.into_iter().map(|parked| (parked.key.clone(), parked)));
+        self.choices.extend(choices.into_iter().map(|choice| (choice.id.clone(), choice)));
+    }
+}
+
+impl State {
+    /// The items of one log, positions `(from, to]`; all of them or the error.
+    fn span(&self, thread: &ThreadId, epoch: Epoch, from: Seq, to: Seq) -> Result<Vec<Item>, StoreError> {
+        let logs = self.threads.get(thread).map(|thread| &thread.logs);
+        (from.0 + 1..=to.0)
+            .map(|seq| {
+                logs.and_then(|logs| logs.get(&(epoch, Seq(seq)))).cloned().ok_or_else(|| {
+                    StoreError::Incomplete { thread: thread.clone(), epoch, missing: Seq(seq) }
+                })
+            })
+            .collect()
+    }
+
+    fn write(&mut self, commit: Commit) -> Committed {
+        let thread = self.threads.entry(commit.meta.thread.clone()).or_default();
+        if thread.meta.as_ref().is_some_and(|meta| meta.token == commit.meta.token) {
+            return Committed::Done;
+        }
+        if !thread.allows(&commit) {
+            return Committed::LostRace;
+        }
+        self.now_ms = self.now_ms.max(commit.now_ms);
+        self.commits += 1;
+        thread.apply(commit);
+        Committed::Done
+    }
+}
+
+impl MemoryStore {
+    /// An empty store.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Orders what goes wrong with the next commits, one fault each, after those ordered before.
+    pub fn fail_commits(&self, faults: impl IntoIterator<Item = CommitFault>) {
+        self.lock().commit_faults.extend(faults);
+    }
+
+    /// The next `n` loads fail with [`StoreError::Unavailable`].
+    pub fn fail_loads(&self, n: usize) {
+        self.lock().failing_loads = n;
+    }
+
+    /// Moves the store's clock on; it never goes back.
+    pub fn advance_to(&self, now_ms: i64) {
+        let mut state = self.lock();
+        state.now_ms = state.now_ms.max(now_ms);
+    }
+
+    /// Commits applied so far: refused, lost and repeated ones do not count.
+    pub fn commits(&self) -> usize {
+        self.lock().commits
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // A panic of another test thread while it held the lock says nothing about the rows.
+        self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    fn of_thread<T: Default>(&self, thread: &ThreadId, read: impl FnOnce(&Thread) -> T) -> T {
+        self.lock().threads.get(thread).map(read).unwrap_or_default()
+    }
+}
+
+fn ordered_outage() -> StoreError {
+    StoreError::Unavailable("an outage that a test ordered".to_owned())
+}
+
+#[async_trait]
+impl ConversationStore for MemoryStore {
+    async fn load(&self, thread: &ThreadId, dedup: &[DedupId]) -> Result<Loaded, StoreError> {
+        tokio::task::yield_now().await;
+        let mut state = self.lock();
+        if state.failing_loads > 0 {
+            state.failing_loads -= 1;
+            return Err(ordered_outage());
+        }
+        let Some(rows) = state.threads.get(thread) else {
+            return Ok(Loaded::default());
+        };
+        let mut items = Vec::new();
+        if let Some(meta) = &rows.meta {
+            for span in &meta.base {
+                items.extend(state.span(&span.thread, span.epoch, span.from, span.to)?);
+            }
+            let last = Seq(meta.head.0.saturating_sub(1));
+            items.extend(state.span(thread, meta.epoch, Seq(0), last)?);
+        }
+        let mut parked: Vec<ParkedInput> = rows.parked.values().cloned().collect();
+        parked.sort_by(ParkedInput::arrival_order);
+        let processed = dedup.iter().filter(|id| rows.is_processed(id, state.now_ms)).cloned().collect();
+        Ok(Loaded { meta: rows.meta.clone(), items, processed, parked })
+    }
+
+    async fn commit(&self, commit: Commit) -> Result<Committed, StoreError> {
+        commit.validate()?;
+        // A point where a simulated crash finds nothing written; below is one where everything is.
+        tokio::task::yield_now().await;
+        let result = {
+            let mut state = self.lock();
+            match state.commit_faults.pop_front() {
+                Some(CommitFault::Unavailable) => Err(ordered_outage()),
+                Some(CommitFault::LostRace) => Ok(Committed::LostRace),
+                Some(CommitFault::AnswerLost) => {
+                    state.write(commit);
+                    Err(ordered_outage())
+                }
+                None => Ok(state.write(commit)),
+            }
+        };
+        tokio::task::yield_now().await;
+        result
+    }
+
+    async fn is_message_processed(&self, thread: &ThreadId, dedup: &DedupId) -> Result<bool, StoreError> {
+        let state = self.lock();
+        Ok(state.threads.get(thread).is_some_and(|rows| rows.is_processed(dedup, state.now_ms)))
+    }
+
+    async fn meta(&self, thread: &ThreadId) -> Result<Option<Meta>, StoreError> {
+        Ok(self.of_thread(thread, |rows| rows.meta.clone()))
+    }
+
+    async fn list_threads(&self, limit: usize) -> Result<Vec<ThreadSummary>, StoreError> {
+        let state = self.lock();
+        let mut threads: Vec<ThreadSummary> =
+            state.threads.values().filter_map(|rows| rows.meta.as_ref()).map(ThreadSummary::from).collect();
+        threads.sort_by(ThreadSummary::newest_first);
+        threads.truncate(limit);
+        Ok(threads)
+    }
+
+    async fn put_claim(&self, body: &str) -> Result<String, StoreError> {
+        let digest = body_digest(body);
+        let mut state = self.lock();
+        let expiry = claim_expiry_ms(state.now_ms);
+        state.claims.insert(digest.clone(), (body.to_owned(), expiry));
+        Ok(digest)
+    }
+
+    async fn claim(&self, digest: &str) -> Result<Option<String>, StoreError> {
+        let state = self.lock();
+        let live = state.claims.get(digest).filter(|(_, expiry)| *expiry >= state.now_ms);
+        Ok(live.map(|(body, _)| body.clone()))
+    }
+}
+
+#[async_trait]
+impl StateStore for MemoryStore {
+    async fn metadata(&self, root: &ThreadId) -> Result<Option<RawJson>, StoreError> {
+        Ok(self.of_thread(root, |rows| rows.meta.as_ref().and_then(|meta| meta.metadata.clone())))
+    }
+
+    async fn subscription(
+        &self,
+        thread: &ThreadId,
+        call: &CallId,
+    ) -> Result<Option<Subscription>, StoreError> {
+        Ok(self.of_thread(thread, |rows| {
+            rows.subscriptions.get(call).map(|&active| Subscription { call: call.clone(), active })
+        }))
+    }
+
+    async fn get_active_subscriptions(&self, thread: &ThreadId) -> Result<Vec<CallId>, StoreError> {
+        Ok(self.of_thread(thread, |rows| {
+            let active = rows.subscriptions.iter().filter(|(_, active)| **active);
+            active.map(|(call, _)| call.clone()).collect()
+        }))
+    }
+
+    async fn choice(&self, thread: &ThreadId, id: &CallId) -> Result<Option<ChoiceRow>, StoreError> {
+        Ok(self.of_thread(thread, |rows| rows.choices.get(id).cloned()))
+    }
+
+    async fn put_view(
+        &self,
+        thread: &ThreadId,
+        view_type: &str,
+        content: &RawJson,
+    ) -> Result<(), StoreError> {
+        let mut state = self.lock();
+        let rows = state.threads.entry(thread.clone()).or_default();
+        rows.views.insert(view_type.to_owned(), content.clone());
+        Ok(())
+    }
+
+    async fn views(&self, thread: &ThreadId) -> Result<Vec<(String, RawJson)>, StoreError> {
+        Ok(self.of_thread(thread, |rows| {
+            rows.views.iter().map(|(kind, content)| (kind.clone(), content.clone())).collect()
+        }))
+    }
+
+    async fn manifest(&self, server: &str) -> Result<Option<(String, i64)>, StoreError> {
+        Ok(self.lock().manifests.get(server).cloned())
+    }
+
+    async fn put_manifest(&self, server: &str, manifest: &str, now_ms: i64) -> Result<(), StoreError> {
+        self.lock().manifests.insert(server.to_owned(), (manifest.to_owned(), now_ms));
+        Ok(())
+    }
+}

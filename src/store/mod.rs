@@ -53,6 +53,22 @@ pub struct ParkedInput {
     pub body: String,
 }
 
+impl ParkedInput {
+    /// How parked inputs follow each other: sequence numbers by value (a queue may pad them or not), and
+    /// what has none after them, by its text.
+    pub fn arrival_order(&self, other: &Self) -> std::cmp::Ordering {
+        fn rank(key: &str) -> (bool, usize, &str) {
+            if !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_digit()) {
+                let digits = key.trim_start_matches('0');
+                (false, digits.len(), digits)
+            } else {
+                (true, 0, key)
+            }
+        }
+        rank(&self.key).cmp(&rank(&other.key)).then_with(|| self.key.cmp(&other.key))
+    }
+}
+
 /// What must be true of the thread for a commit to count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expect {
@@ -95,8 +111,7 @@ pub struct Commit {
     pub meta: Meta,
     /// New items, contiguous from the expected head.
     pub items: Vec<Item>,
-    /// Dedup ids of what this commit caused, each on condition that it is absent (I2). Those marked `true`
-    /// never expire (tool results).
+    /// Dedup ids of what this commit caused, each on condition that it is absent or expired (I2).
     pub dedup: Vec<(DedupId, DedupLife)>,
     /// Inputs to keep aside.
     pub park: Vec<ParkedInput>,
@@ -132,8 +147,85 @@ impl Commit {
 
     /// Bytes of text the transaction carries; bodies kept apart do not count.
     pub fn bytes(&self) -> usize {
-        let items: usize = self.items.iter().map(|item| item.raw.len().min(INLINE_BYTES)).sum();
-        items + self.park.iter().map(|parked| parked.body.len().min(INLINE_BYTES)).sum::<usize>()
+        let inline = |text: &str| text.len().min(INLINE_BYTES);
+        let items: usize = self.items.iter().map(|item| inline(&item.raw)).sum();
+        let parked: usize = self.park.iter().map(|parked| inline(&parked.body)).sum();
+        items + parked + self.choices.iter().map(|choice| inline(&choice.body)).sum::<usize>()
+    }
+
+    /// The position that the first new item must have: the expected head, or the start of a new log.
+    pub fn first_seq(&self) -> Seq {
+        match self.expect {
+            Expect::At { epoch, head } if epoch == self.meta.epoch => head,
+            Expect::At { .. } | Expect::Absent => Seq::FIRST,
+        }
+    }
+
+    /// The change that counts for each call: a result that opens a subscription and ends it is one change.
+    pub fn subscription_changes(&self) -> Vec<&SubscriptionChange> {
+        let mut last: Vec<&SubscriptionChange> = Vec::new();
+        for change in &self.subscriptions {
+            last.retain(|earlier| earlier.call() != change.call());
+            last.push(change);
+        }
+        last
+    }
+
+    /// The rules that hold before anything is sent; every store checks them first.
+    ///
+    /// Fails with [`StoreError::Invalid`] on a commit without a token, above [`MAX_ACTIONS`] or
+    /// [`MAX_COMMIT_BYTES`], whose items do not lead from the expected head to `meta.head`, or that touches
+    /// one row twice.
+    pub fn validate(&self) -> Result<(), StoreError> {
+        let invalid = |reason: String| Err(StoreError::Invalid { thread: self.meta.thread.clone(), reason });
+        if self.meta.token.is_empty() {
+            // Without one, a commit whose answer was lost could not be told from another writer's.
+            return invalid("it has no token".to_owned());
+        }
+        if self.actions() > MAX_ACTIONS {
+            return invalid(format!("{} actions, at most {MAX_ACTIONS} fit", self.actions()));
+        }
+        if self.bytes() > MAX_COMMIT_BYTES {
+            return invalid(format!("{} bytes, at most {MAX_COMMIT_BYTES} fit", self.bytes()));
+        }
+        let first = self.first_seq();
+        if let Some((n, item)) = self.items.iter().enumerate().find(|(n, item)| item.seq != first.plus(*n)) {
+            return invalid(format!("item {n} has seq {}, expected {}", item.seq, first.plus(n)));
+        }
+        let head = first.plus(self.items.len());
+        if self.meta.head != head {
+            return invalid(format!("head is {}, its items lead to {head}", self.meta.head));
+        }
+        let dedup = self.dedup.iter().map(|(id, _)| ("dedup id", id.as_str()));
+        let parked = self.park.iter().map(|parked| ("parked input", parked.key.as_str()));
+        let released = self.release.iter().map(|key| ("parked input", key.as_str()));
+        let choices = self.choices.iter().map(|choice| ("choice", choice.id.as_str()));
+        let mut rows = BTreeSet::new();
+        for (kind, id) in dedup.chain(parked).chain(released).chain(choices) {
+            if !rows.insert((kind, id)) {
+                return invalid(format!("it names the {kind} {id:?} twice"));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl SubscriptionChange {
+    /// The call that subscribed.
+    pub fn call(&self) -> &CallId {
+        match self {
+            Self::Start(call) | Self::End(call) => call,
+        }
+    }
+}
+
+impl DedupLife {
+    /// Until when the row counts, milliseconds since the epoch; none: for ever.
+    pub fn expiry_ms(self, now_ms: i64) -> Option<i64> {
+        match self {
+            Self::Days => Some(claim_expiry_ms(now_ms)),
+            Self::Forever => None,
+        }
     }
 }
 
@@ -171,6 +263,26 @@ pub struct ThreadSummary {
     pub closed: bool,
     /// The agent that runs it.
     pub agent: String,
+}
+
+impl ThreadSummary {
+    /// The order of a thread list.
+    pub fn newest_first(&self, other: &Self) -> std::cmp::Ordering {
+        other.created_at_ms.cmp(&self.created_at_ms).then_with(|| other.thread.cmp(&self.thread))
+    }
+}
+
+impl From<&Meta> for ThreadSummary {
+    fn from(meta: &Meta) -> Self {
+        Self {
+            thread: meta.thread.clone(),
+            created_at_ms: meta.created_at_ms,
+            head: meta.head,
+            pending: meta.pending.len(),
+            closed: meta.closed,
+            agent: meta.agent.clone(),
+        }
+    }
 }
 
 /// Why a store could not do its work.
