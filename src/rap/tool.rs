@@ -1,0 +1,77 @@
+//! A discovered tool: its definition for the model, and its calls as RAP invocations.
+
+use async_trait::async_trait;
+use serde_json::value::RawValue;
+use url::Url;
+
+use super::client::RapClient;
+use super::token::CallbackTokens;
+use super::wire::InvocationBody;
+use crate::message::{CallId, ThreadId};
+use crate::tools::{Execution, Invocation, Tool, ToolDefinition, ToolError, Waiting};
+
+/// A tool of a tool server. Always asynchronous: its result comes back through the callback.
+pub struct RapTool {
+    /// What the model is told.
+    pub definition: ToolDefinition,
+    /// The name of its server in the configuration.
+    pub server: String,
+    /// Where its set takes invocations; checked against the configuration.
+    pub endpoint: Url,
+    /// How its server is spoken to.
+    pub client: RapClient,
+    /// What its callback addresses are made with.
+    pub tokens: CallbackTokens,
+}
+
+#[async_trait]
+impl Tool for RapTool {
+    fn definition(&self) -> &ToolDefinition {
+        &self.definition
+    }
+
+    fn execution(&self) -> Execution {
+        Execution::Asynchronous(Waiting::Active)
+    }
+
+    fn server(&self) -> Option<&str> {
+        Some(&self.server)
+    }
+
+    async fn execute(&self, call: &Invocation) -> Result<(), ToolError> {
+        // A provider streams no arguments as nothing at all (F47).
+        let arguments = Some(call.arguments.trim()).filter(|text| !text.is_empty()).unwrap_or("{}");
+        let arguments: &RawValue = serde_json::from_str(arguments)
+            .map_err(|_| ToolError::Failed(format!("the arguments of {} are not JSON", call.name)))?;
+        let callback_url = self.tokens.url(&call.thread, &call.call);
+        let user_id = call.user.as_deref().filter(|_| self.client.config().send_user_id);
+        let body = InvocationBody {
+            operation: &self.definition.name,
+            arguments,
+            id: &call.call,
+            call_id: None,
+            callback_url: &callback_url,
+            group_id: &call.thread,
+            user_id,
+            thread_ancestors: Some(call.ancestors.as_slice()).filter(|ancestors| !ancestors.is_empty()),
+        };
+        let started = std::time::Instant::now();
+        let outcome = self.client.invoke(&self.server, &self.endpoint, &body).await;
+        // The audit line of requirement 32: never arguments, never the address.
+        tracing::info!(
+            thread = %call.thread,
+            call = %call.call,
+            server = self.server,
+            tool = self.definition.name,
+            bytes = call.arguments.len(),
+            ms = started.elapsed().as_millis() as u64,
+            acknowledged = outcome.is_ok(),
+            "invocation"
+        );
+        outcome
+    }
+
+    async fn cancel(&self, thread: &ThreadId, call: &CallId) {
+        self.client.cancel_tool_call(&self.server, thread, call).await;
+    }
+}
