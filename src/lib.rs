@@ -18,10 +18,12 @@
 //! | [`thread`] | `HistoryManager`: load and commit around the core | `history`, `store` |
 //! | [`slice`] | prepare, complete, dispatch, the SQS batch | `thread` and every port |
 //! | [`http`] | the axum router that the Lambda function and local mode serve | `rap`, `store`, `queue` |
+//! | [`assembly`] | puts a process together from its configuration | everything above |
 //! | `local` | the embedded AWS, its journal, the poll loop (feature `local`) | everything |
 //!
 //! Arrows point one way: nothing imports `local` or a binary.
 
+pub mod assembly;
 pub mod config;
 pub mod history;
 pub mod http;

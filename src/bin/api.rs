@@ -1,1 +1,20 @@
-fn main() {}
+//! The HTTP function: the router behind API Gateway. Thin; everything is in `http`.
+
+use std::sync::Arc;
+
+use dormouse::assembly::{self, Clients, ModelKeys, Secrets};
+use dormouse::config::Config;
+use dormouse::slice::NoObserver;
+use dormouse::{http, telemetry};
+
+#[tokio::main]
+async fn main() -> Result<(), lambda_http::Error> {
+    telemetry::init(telemetry::Format::Json, "info");
+    let config = Arc::new(Config::load(None)?);
+    let shared = aws_config::load_from_env().await;
+    let clients = Clients::new(&shared);
+    let secrets = Secrets::read(&config, &shared, ModelKeys::Leave).await?;
+    let assembly = assembly::assemble(config.clone(), &clients, &secrets, Vec::new(), Arc::new(NoObserver))?;
+    assembly::warm_up(&assembly.runtime, &clients, &config).await;
+    lambda_http::run(http::router(assembly.http)).await
+}

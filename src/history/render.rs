@@ -79,8 +79,7 @@ pub fn render<'a>(
         out.item(item);
     }
     out.flush();
-    let unanswered: Vec<CallId> =
-        out.unanswered.iter().filter(|call| open.contains(call)).cloned().collect();
+    let unanswered: Vec<CallId> = out.unanswered.iter().filter(|call| open.contains(call)).cloned().collect();
     if !unanswered.is_empty() {
         return Err(RenderError::OpenCalls(unanswered));
     }
@@ -433,7 +432,9 @@ fn check(request: &ModelRequest) -> Result<(), String> {
                 }
             }
             RequestMessage::ToolResults(results)
-                if results.iter().any(|r| r.parts.is_empty() || r.parts.iter().any(ContentPart::is_blank)) =>
+                if results
+                    .iter()
+                    .any(|r| r.parts.is_empty() || r.parts.iter().any(ContentPart::is_blank)) =>
             {
                 return Err(format!("message {at}: a blank result"));
             }

@@ -31,7 +31,9 @@ pub fn interrupted_by_user(tool: &str) -> String {
 
 /// A call was settled by an event or a report.
 pub fn interrupted_by_event(tool: &str) -> String {
-    format!("Error: {tool} was interrupted by an incoming event before its result arrived. It may have taken effect.")
+    format!(
+        "Error: {tool} was interrupted by an incoming event before its result arrived. It may have taken effect."
+    )
 }
 
 /// A call has no result and nobody is working on it.

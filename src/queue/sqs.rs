@@ -15,7 +15,7 @@ use aws_sdk_sqs::error::{ProvideErrorMetadata, SdkError};
 use aws_sdk_sqs::operation::send_message::SendMessageError;
 use serde::Serialize;
 
-use super::{DeadLetters, InputSender, MAX_INLINE_INPUT, OutputSender, QueueError};
+use super::{DeadLetters, InputSender, MAX_INLINE_INPUT, OutputSender, QueueError, Redelivery};
 use crate::message::{ClaimCheck, DedupId, InputContent, InputMessage, OutputMessage, ThreadId, json};
 use crate::store::{ConversationStore, StoreError};
 
@@ -95,6 +95,35 @@ impl SqsDeadLetters {
     /// Sends to the queue at `url`; `claims` keeps what is too large for it.
     pub fn new(client: Client, url: impl Into<String>, claims: Arc<dyn ConversationStore>) -> Self {
         Self { queue: Queue { client, url: url.into() }, claims }
+    }
+}
+
+/// The input queue, as the worker that hands records back sees it.
+#[derive(Clone)]
+pub struct SqsRedelivery {
+    queue: Queue,
+}
+
+impl SqsRedelivery {
+    /// For records of the queue at `url`.
+    pub fn new(client: Client, url: impl Into<String>) -> Self {
+        Self { queue: Queue { client, url: url.into() } }
+    }
+}
+
+#[async_trait]
+impl Redelivery for SqsRedelivery {
+    async fn come_back(&self, receipt_handle: &str, delay: Duration) {
+        let seconds = i32::try_from(delay.as_secs()).unwrap_or(i32::MAX);
+        let Queue { client, url } = &self.queue;
+        let request = client.change_message_visibility().queue_url(url).receipt_handle(receipt_handle);
+        if let Err(e) = request.visibility_timeout(seconds).send().await {
+            // The record comes back all the same, only later.
+            tracing::warn!(
+                code = e.code(),
+                "a record's visibility could not be set; it waits the queue's own"
+            );
+        }
     }
 }
 

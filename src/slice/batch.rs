@@ -112,10 +112,7 @@ async fn slice(
             Ok(PrepareResult::Ready) => {
                 ready = true;
                 outside |= input.message.synthetic.is_none()
-                    && matches!(
-                        input.message.content,
-                        InputContent::Text(_) | InputContent::Image { .. }
-                    );
+                    && matches!(input.message.content, InputContent::Text(_) | InputContent::Image { .. });
             }
             Ok(
                 PrepareResult::Handled

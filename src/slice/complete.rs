@@ -463,11 +463,7 @@ async fn run_synchronously(
 }
 
 /// A call as it leaves the process.
-pub(super) fn invocation(
-    manager: &HistoryManager,
-    pending: &PendingCall,
-    call: &ToolCallItem,
-) -> Invocation {
+pub(super) fn invocation(manager: &HistoryManager, pending: &PendingCall, call: &ToolCallItem) -> Invocation {
     let meta = manager.meta();
     let mut ancestors: Vec<_> = meta.base.iter().map(|span| span.thread.clone()).collect();
     ancestors.dedup();

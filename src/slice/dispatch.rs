@@ -41,9 +41,10 @@ pub async fn execute_action(
     });
     let thread = manager.history().thread().clone();
     let dispatched = join_all(calls.map(|call| dispatch(runtime, registry, call)));
-    let cancelled = join_all(cancels.filter_map(|(call, server)| {
-        registry.of_server(server).map(|tool| tool.cancel(&thread, call))
-    }));
+    let cancelled = join_all(
+        cancels
+            .filter_map(|(call, server)| registry.of_server(server).map(|tool| tool.cancel(&thread, call))),
+    );
     let (dispatched, _) = tokio::join!(dispatched, cancelled);
     for result in dispatched {
         result?;

@@ -1,0 +1,233 @@
+//! Puts a process together from its configuration: clients, stores, queues, tools, agents. The Lambda functions
+//! and local mode share it; they differ in endpoints and observers only.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use aws_config::SdkConfig;
+
+use crate::config::{Config, ConfigError, ModelConfig};
+use crate::http::HttpDeps;
+use crate::model::{ErrorClass, ModelError};
+use crate::queue::sqs::{SqsDeadLetters, SqsInput, SqsOutput, SqsRedelivery};
+use crate::queue::{DeadLetters, OutputSender, QueueError};
+use crate::rap::callback::CallbackDeps;
+use crate::rap::token::{CallbackKeys, CallbackTokens};
+use crate::slice::{ConfiguredAgents, Limits, Observer, Runtime, SystemClock};
+use crate::store::Store;
+use crate::store::dynamodb::DynamoStore;
+use crate::tools::Tool;
+
+/// What keeps a process from starting. Each says which setting to mend.
+#[derive(Debug, thiserror::Error)]
+pub enum AssemblyError {
+    /// The configuration.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// A secret cannot be read.
+    #[error("the secret {arn} of `{field}` cannot be read: {reason}")]
+    Secret {
+        /// The field that names it.
+        field: String,
+        /// Which one.
+        arn: String,
+        /// Why.
+        reason: String,
+    },
+    /// The callback keys are unusable.
+    #[error("the callback keys are unusable: {0}")]
+    Keys(String),
+    /// The HTTP client cannot be made.
+    #[error("the HTTP client cannot be made: {0}")]
+    Http(String),
+}
+
+/// Clients of a process, made once.
+#[derive(Clone)]
+pub struct Clients {
+    /// DynamoDB.
+    pub dynamodb: aws_sdk_dynamodb::Client,
+    /// SQS.
+    pub sqs: aws_sdk_sqs::Client,
+}
+
+impl Clients {
+    /// Clients of the environment's account, or of `AWS_ENDPOINT_URL`.
+    pub fn new(shared: &SdkConfig) -> Self {
+        Self { dynamodb: DynamoStore::client(shared), sqs: crate::queue::sqs::client(shared) }
+    }
+}
+
+/// What is secret, read once at start.
+#[derive(Clone)]
+pub struct Secrets {
+    /// Signs callback addresses.
+    pub callback_keys: CallbackKeys,
+    /// Model keys by the ARN of their secret; an error is told when the model is asked.
+    pub model_keys: BTreeMap<String, Result<String, String>>,
+}
+
+impl Secrets {
+    /// Reads the callback keys, and the keys of all models if `with_models`.
+    pub async fn read(
+        config: &Config,
+        shared: &SdkConfig,
+        with_models: ModelKeys,
+    ) -> Result<Self, AssemblyError> {
+        let client = aws_sdk_secretsmanager::Client::new(shared);
+        let json = match (&config.aws.callback_keys_secret, &config.aws.callback_keys_env) {
+            (Some(arn), _) => secret(&client, arn).await.map_err(|reason| AssemblyError::Secret {
+                field: "aws.callback_keys_secret".to_owned(),
+                arn: arn.clone(),
+                reason,
+            })?,
+            (None, Some(name)) => std::env::var(name).map_err(|_| {
+                ConfigError::field("aws.callback_keys_env", format!("the variable {name} is not set"))
+            })?,
+            (None, None) => {
+                return Err(ConfigError::field(
+                    "aws.callback_keys_secret",
+                    "is missing, and so is aws.callback_keys_env; callbacks cannot be signed",
+                )
+                .into());
+            }
+        };
+        let mut model_keys = BTreeMap::new();
+        if with_models == ModelKeys::Read {
+            for arn in config.models.values().filter_map(|model| model.api_key_secret.as_ref()) {
+                model_keys.insert(arn.clone(), secret(&client, arn).await);
+            }
+        }
+        Ok(Self { callback_keys: keys(&json)?, model_keys })
+    }
+
+    /// The key of a model, as far as it comes from a secret.
+    fn model_key(&self, model: &ModelConfig) -> Result<Option<String>, ModelError> {
+        let Some(arn) = &model.api_key_secret else { return Ok(None) };
+        match self.model_keys.get(arn) {
+            Some(Ok(key)) => Ok(Some(key.clone())),
+            Some(Err(reason)) => Err(ModelError::new(
+                ErrorClass::Fatal,
+                format!("the secret of `api_key_secret` cannot be read: {reason}"),
+            )),
+            None => Err(ModelError::new(ErrorClass::Fatal, "the secret of `api_key_secret` was not read")),
+        }
+    }
+}
+
+/// Whether a process asks models.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ModelKeys {
+    /// The worker does.
+    Read,
+    /// The HTTP front does not, and has no right to their keys.
+    Leave,
+}
+
+/// Parses callback keys.
+pub fn keys(json: &str) -> Result<CallbackKeys, AssemblyError> {
+    CallbackKeys::from_json(json).map_err(|e| AssemblyError::Keys(e.to_string()))
+}
+
+async fn secret(client: &aws_sdk_secretsmanager::Client, arn: &str) -> Result<String, String> {
+    use aws_sdk_secretsmanager::error::ProvideErrorMetadata;
+    let value = client.get_secret_value().secret_id(arn).send().await;
+    let value = value.map_err(|e| e.code().unwrap_or("no answer").to_owned())?;
+    value.secret_string().map(str::to_owned).ok_or_else(|| "it holds no text".to_owned())
+}
+
+/// The parts of a process that speak to the outside.
+pub struct Assembly {
+    /// For slices.
+    pub runtime: Runtime,
+    /// For the router.
+    pub http: HttpDeps,
+}
+
+/// Assembles a process.
+///
+/// # Errors
+/// A field of `config` that is missing or makes no sense.
+pub fn assemble(
+    config: Arc<Config>,
+    clients: &Clients,
+    secrets: &Secrets,
+    builtins: Vec<Arc<dyn Tool>>,
+    observer: Arc<dyn Observer>,
+) -> Result<Assembly, AssemblyError> {
+    let aws = &config.aws;
+    for (field, value) in [
+        ("aws.table", &aws.table),
+        ("aws.input_queue_url", &aws.input_queue_url),
+        ("aws.callback_base_url", &aws.callback_base_url),
+    ] {
+        if value.is_empty() {
+            return Err(ConfigError::field(field, "is missing").into());
+        }
+    }
+    let store: Arc<dyn Store> = Arc::new(DynamoStore::new(clients.dynamodb.clone(), aws.table.clone()));
+    let input = Arc::new(SqsInput::new(clients.sqs.clone(), &aws.input_queue_url, store.clone()));
+    let output: Arc<dyn OutputSender> = match &aws.output_queue_url {
+        Some(url) => Arc::new(SqsOutput::new(clients.sqs.clone(), url)),
+        None => Arc::new(NoOutput),
+    };
+    let dead_letters: Arc<dyn DeadLetters> = match &aws.dead_letter_queue_url {
+        Some(url) => Arc::new(SqsDeadLetters::new(clients.sqs.clone(), url, store.clone())),
+        None => Arc::new(NoDeadLetters),
+    };
+    let tokens = CallbackTokens::new(secrets.callback_keys.clone(), &aws.callback_base_url);
+    let http = crate::rap::http_client().map_err(|e| AssemblyError::Http(e.to_string()))?;
+    let tools = crate::rap::RapTools::new(config.clone(), store.clone(), tokens.clone(), http, builtins);
+    let agents = ConfiguredAgents::new(config.clone(), |model| {
+        crate::model::provider(model, secrets.model_key(model)?)
+    });
+    let runtime = Runtime {
+        agents: Arc::new(agents),
+        tools: Arc::new(tools),
+        input: input.clone(),
+        output,
+        dead_letters,
+        redelivery: Arc::new(SqsRedelivery::new(clients.sqs.clone(), &aws.input_queue_url)),
+        observer,
+        clock: Arc::new(SystemClock),
+        limits: Limits::default(),
+        store: store.clone(),
+    };
+    let http = HttpDeps { callback: CallbackDeps { store, sender: input, tokens, config } };
+    Ok(Assembly { runtime, http })
+}
+
+/// Opens the connections that the first invocation will need, while the function initialises. What fails here
+/// fails again, and visibly, when it is needed.
+pub async fn warm_up(runtime: &Runtime, clients: &Clients, config: &Config) {
+    let thread = crate::message::ThreadId::from("warm-up");
+    let queue = clients.sqs.get_queue_attributes().queue_url(&config.aws.input_queue_url).send();
+    let (table, queue) = tokio::join!(runtime.store.meta(&thread), queue);
+    tracing::debug!(table = table.is_ok(), queue = queue.is_ok(), "connections opened");
+}
+
+/// Nobody reads output: replies stay in the history.
+struct NoOutput;
+
+#[async_trait::async_trait]
+impl OutputSender for NoOutput {
+    async fn send(&self, _message: &crate::message::OutputMessage) -> Result<(), QueueError> {
+        Ok(())
+    }
+}
+
+/// No dead-letter queue is configured: what can never be processed is handed back for ever, never dropped.
+struct NoDeadLetters;
+
+#[async_trait::async_trait]
+impl DeadLetters for NoDeadLetters {
+    async fn keep(
+        &self,
+        _thread: &crate::message::ThreadId,
+        _message_id: &str,
+        _body: &str,
+        _reason: &str,
+    ) -> Result<(), QueueError> {
+        Err(QueueError::Refused("`aws.dead_letter_queue_url` is not set".to_owned()))
+    }
+}
