@@ -145,7 +145,12 @@ impl Shared {
                 Ok(_) => return,
                 Err(_) => 0,
             };
-            tracing::warn!(call = invocation.id, attempt, status, "a result of the demo could not be delivered");
+            tracing::warn!(
+                call = invocation.id,
+                attempt,
+                status,
+                "a result of the demo could not be delivered"
+            );
             tokio::time::sleep(wait).await;
             wait *= 2;
         }
