@@ -54,7 +54,7 @@ pub struct Clients {
 impl Clients {
     /// Clients of the environment's account, or of `AWS_ENDPOINT_URL`.
     pub fn new(shared: &SdkConfig) -> Self {
-        Self { dynamodb: DynamoStore::client(shared), sqs: crate::queue::sqs::client(shared) }
+        Self { dynamodb: aws_sdk_dynamodb::Client::new(shared), sqs: crate::queue::sqs::client(shared) }
     }
 }
 
