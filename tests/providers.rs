@@ -1,6 +1,9 @@
 //! Real HTTP against a server that plays providers: what goes out is valid, what comes back is exact, and every
 //! failure has its class. Test names carry the field case (`F..`) they settle.
 
+// The server needs what the feature `local` brings to axum.
+#![cfg(feature = "local")]
+
 #[path = "support/provider_server.rs"]
 mod provider_server;
 
@@ -13,7 +16,7 @@ use dormouse::history::request::{
 };
 use dormouse::message::{CallId, ContentPart, ImageData, RawJson};
 use dormouse::model::genai::GenaiModel;
-use dormouse::model::{ErrorClass, ModelError, ModelEvent, ModelProvider, StopReason, Usage};
+use dormouse::model::{ErrorClass, ModelError, ModelEvent, ModelProvider, StopReason, Usage, provider};
 use futures::StreamExt;
 use provider_server::{Reply, Server};
 use serde_json::{Value, json};
@@ -276,6 +279,28 @@ async fn chat_reasoning_refusals_and_filters() {
     );
 }
 
+#[tokio::test]
+async fn f40_deepseek_gets_its_unsigned_reasoning_back() {
+    let script = [
+        delta(json!({ "reasoning_content": "h" })),
+        delta(json!({ "reasoning_content": "m" })),
+        call_delta(0, "a", "f", "{}"),
+        finish("tool_calls"),
+        done(),
+    ];
+    let events = answer("deepseek", &script).await;
+    let ModelEvent::ReasoningBlock { signature: None, provider } = &events[2] else { panic!("{events:?}") };
+    assert_eq!(&events[3..], [call("a", "f", "{}"), end(StopReason::ToolUse)]);
+
+    let mut request = history();
+    let RequestMessage::Assistant(said) = &mut request.messages[1] else { panic!() };
+    said.reasoning =
+        vec![RequestReasoning { text: "hm".into(), signature: None, provider: provider.clone() }];
+    let (body, _, _) = sent("deepseek", request, false, chat_ok()).await;
+    assert_eq!(body["messages"][2]["reasoning_content"], "hm");
+    assert_eq!(body["messages"][2]["tool_calls"].as_array().unwrap().len(), 2);
+}
+
 // OpenAI Chat: failures.
 
 #[tokio::test]
@@ -301,6 +326,8 @@ async fn failures_are_classed_and_say_what_to_do() {
     let (class, message) = refused(404, vec![], r#"{"error":{"code":"model_not_found"}}"#).await;
     assert_eq!(class, ErrorClass::Fatal);
     assert!(message.contains("model test-model is not known to openai"), "{message}");
+    let moved = refused(307, vec![("location", "https://elsewhere.example/")], "").await;
+    assert_eq!(moved.0, ErrorClass::Fatal);
     let overflow = r#"{"error":{"message":"too long","code":"context_length_exceeded"}}"#;
     assert_eq!(refused(400, vec![], overflow).await.0, ErrorClass::Overflow);
     assert_eq!(refused(400, vec![], r#"{"error":{"code":"bad"}}"#).await.0, ErrorClass::Refused);
@@ -325,6 +352,14 @@ async fn silence_in_mid_stream_is_transient_and_keep_alives_are_no_silence() {
     let (events, error) = ask("openai", Reply::Silent(begun)).await;
     assert_eq!(events, [text("Hel")]);
     assert_eq!(error.unwrap().message, "openai fell silent in mid response");
+
+    // 200 comments 2 ms apart last longer than the silence that is allowed.
+    let mut script = vec![": keep-alive\n\n".to_owned(); 200];
+    script.extend([delta(json!({ "content": "Hel" })), finish("stop")]);
+    let server = Server::start(vec![Reply::sse(&script)]).await;
+    let patience = Duration::from_millis(200);
+    let model = model_with("openai", &server.url, false).with_timeouts(patience, patience);
+    assert_eq!(collect(&model, simple()).await.0, [text("Hel"), end(StopReason::EndTurn)]);
 }
 
 #[tokio::test]
@@ -345,6 +380,19 @@ async fn an_error_event_in_mid_stream_has_the_class_of_its_code() {
         failure("openai", Reply::sse(&[begun, finish("error"), done()])).await.0,
         ErrorClass::Transient
     );
+}
+
+#[tokio::test]
+async fn the_configuration_picks_the_provider() {
+    let config = ModelConfig { context_window: Some(9), ..ModelConfig::from_spec("scripted") };
+    let scripted = provider(&config, None).unwrap();
+    assert_eq!((scripted.model(), scripted.info().context_window), ("scripted", Some(9)));
+    let events: Vec<_> = scripted.stream(simple()).await.unwrap().map(Result::unwrap).collect().await;
+    assert!(matches!(events.last(), Some(ModelEvent::End { stop: StopReason::EndTurn, .. })), "{events:?}");
+    let missing = ModelConfig { script: Some("/nowhere.jsonl".into()), ..config };
+    assert_eq!(provider(&missing, None).err().unwrap().class, ErrorClass::Fatal);
+    let real = provider(&ModelConfig::from_spec("anthropic::claude-x"), Some(KEY.into())).unwrap();
+    assert_eq!(real.model(), "claude-x");
 }
 
 // Requests.
