@@ -49,7 +49,7 @@ pub struct ParkedInput {
     pub dedup: DedupId,
     /// The message that brought it.
     pub cause: MessageId,
-    /// The `InputMessage` JSON.
+    /// The `InputMessage` JSON; empty if its row was damaged, so that it can still be released.
     pub body: String,
 }
 
@@ -106,8 +106,10 @@ pub struct ChoiceRow {
 pub struct Commit {
     /// The condition (I6).
     pub expect: Expect,
-    /// The thread's state afterwards, `token` and outbox included. A store writes the attributes that a slice
-    /// owns and leaves every other one as it is.
+    /// The thread's state afterwards, `token` and outbox included. The token must be new with every commit and the
+    /// same when the same commit is sent again. A store writes the attributes that a slice owns, leaves every
+    /// other one as it is, and sets what a thread *is* (root, parent, kind, owner, agent, time of creation) only
+    /// with [`Expect::Absent`].
     pub meta: Meta,
     /// New items, contiguous from the expected head.
     pub items: Vec<Item>,
@@ -341,6 +343,10 @@ pub trait ConversationStore: Send + Sync {
     async fn load(&self, thread: &ThreadId, dedup: &[DedupId]) -> Result<Loaded, StoreError>;
 
     /// Writes everything of `commit` or nothing.
+    ///
+    /// Sent again, a commit that is the thread's last is [`Committed::Done`] and not applied twice. Fails with
+    /// [`StoreError::Invalid`] if [`Commit::validate`] does; after [`StoreError::Unavailable`] it is unknown
+    /// whether it took effect.
     async fn commit(&self, commit: Commit) -> Result<Committed, StoreError>;
 
     /// Whether an input was processed or parked. Strongly consistent.
@@ -349,7 +355,7 @@ pub trait ConversationStore: Send + Sync {
     /// A thread's state without its history. Strongly consistent.
     async fn meta(&self, thread: &ThreadId) -> Result<Option<Meta>, StoreError>;
 
-    /// Newest threads first, at most `limit`.
+    /// Newest threads first, at most `limit`. Not strongly consistent: one made just now may be missing.
     async fn list_threads(&self, limit: usize) -> Result<Vec<ThreadSummary>, StoreError>;
 
     /// Keeps a queue body that is too large for the queue, under its digest; idempotent. Expires.
