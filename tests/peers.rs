@@ -1,5 +1,6 @@
 //! Peers that somebody else wrote, against the real binary over the wire: a tool server from the crate registry,
 //! and boto3 as a producer. Without a peer a test says loudly that it is skipped.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![cfg(feature = "local")]
 
 use std::io::{BufRead, BufReader, Write};

@@ -1,6 +1,6 @@
 //! Real HTTP against a server that plays providers: what goes out is valid, what comes back is exact, and every
 //! failure has its class. Test names carry the field case (`F..`) they settle.
-
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 // The server needs what the feature `local` brings to axum.
 #![cfg(feature = "local")]
 

@@ -1,5 +1,6 @@
 //! How often a slice waits for DynamoDB, counted over the wire against the embedded table. A plain slice loads
 //! once and commits once; nothing else of it waits for the store.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![cfg(feature = "local")]
 
 #[path = "support/ddb.rs"]
@@ -64,7 +65,8 @@ async fn waking_by_a_result_is_two_round_trips_and_parking_one_as_well() {
 
 #[tokio::test]
 async fn a_barrier_with_something_to_write_and_each_further_step_add_one() {
-    let (world, trips, _server) = world(vec![call(&["echo"]), say("stopped"), call(&["add"]), say("sum")]).await;
+    let (world, trips, _server) =
+        world(vec![call(&["echo"]), say("stopped"), call(&["add"]), say("sum")]).await;
     world.tools.look_up(false);
     assert_eq!(cost(&world, &trips, &[world.user("go")]).await, 2);
     assert_eq!(cost(&world, &trips, &[world.user("stop")]).await, 3, "the interrupt's barrier");

@@ -63,10 +63,10 @@ impl Thread {
 
     /// Whether every condition of `commit` but the token's holds.
     fn allows(&self, commit: &Commit) -> bool {
-        let stands = match (commit.expect, &self.meta) {
+        let stands = match (&commit.expect, &self.meta) {
             (Expect::Absent, None) => true,
-            (Expect::At { epoch, head }, Some(meta)) => {
-                meta.epoch == epoch && meta.head == head && !meta.closed
+            (Expect::At { epoch, head, token }, Some(meta)) => {
+                (meta.epoch, meta.head) == (*epoch, *head) && meta.token == *token && !meta.closed
             }
             (Expect::Absent, Some(_)) | (Expect::At { .. }, None) => false,
         };

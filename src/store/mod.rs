@@ -70,7 +70,7 @@ impl ParkedInput {
 }
 
 /// What must be true of the thread for a commit to count.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Expect {
     /// There is no such thread yet.
     Absent,
@@ -80,6 +80,9 @@ pub enum Expect {
         epoch: Epoch,
         /// Its next free seq.
         head: Seq,
+        /// The token of the commit that was read. Parking and releasing do not move the head, so without it a
+        /// stale writer at the same head could overwrite what they have changed.
+        token: String,
     },
 }
 
@@ -157,8 +160,8 @@ impl Commit {
 
     /// The position that the first new item must have: the expected head, or the start of a new log.
     pub fn first_seq(&self) -> Seq {
-        match self.expect {
-            Expect::At { epoch, head } if epoch == self.meta.epoch => head,
+        match &self.expect {
+            Expect::At { epoch, head, .. } if *epoch == self.meta.epoch => *head,
             Expect::At { .. } | Expect::Absent => Seq::FIRST,
         }
     }
