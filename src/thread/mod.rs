@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use tracing::Instrument;
 use uuid::Uuid;
 
 use crate::history::render::{RenderError, RenderOptions, Rendered};
@@ -367,15 +368,14 @@ impl HistoryManager {
             commit.subscriptions.extend(self.subscriptions.iter().cloned());
             commit.choices.clone_from(&self.choices);
         }
-        tracing::debug!(
-            thread = %meta.thread,
+        let span = tracing::info_span!(
+            "commit",
             items = commit.items.len(),
             actions = commit.actions(),
             bytes = commit.bytes(),
             head = meta.head.0,
-            "commit"
         );
-        match self.conversations.commit(commit).await? {
+        match self.conversations.commit(commit).instrument(span).await? {
             Committed::LostRace => return Err(ThreadError::LostRace(self.history.thread().clone())),
             Committed::Done => {}
         }
