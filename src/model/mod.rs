@@ -7,12 +7,14 @@
 pub mod genai;
 pub mod scripted;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::stream::BoxStream;
 use serde::{Deserialize, Serialize};
 
+use crate::config::ModelConfig;
 use crate::history::request::ModelRequest;
 use crate::message::RawJson;
 
@@ -158,4 +160,27 @@ pub trait ModelProvider: Send + Sync {
 
     /// Starts one response. No retries: every failure is returned, classified.
     async fn stream(&self, request: ModelRequest) -> Result<ModelStream, ModelError>;
+}
+
+/// The provider that `config.provider` names: `scripted` plays `config.script` (or the prompts), every other
+/// name is genai's.
+///
+/// `api_key` is the key where the caller has it from a secret; else the environment variable that
+/// [`genai::dialect::api_key_env`] names is read. Fails with [`ErrorClass::Fatal`] and a message that names the
+/// field, the variable or the line of the script to mend.
+pub fn provider(config: &ModelConfig, api_key: Option<String>) -> Result<Arc<dyn ModelProvider>, ModelError> {
+    if config.provider != scripted::MODEL_NAME {
+        return Ok(Arc::new(genai::GenaiModel::new(config, api_key)?));
+    }
+    let model = match &config.script {
+        Some(file) => scripted::ScriptedModel::from_file(file)?,
+        None => scripted::ScriptedModel::prompts(),
+    };
+    let info = ModelInfo {
+        context_window: config.context_window,
+        image_input: config.image_input,
+        parallel_calls: true,
+    };
+    let name = if config.name.is_empty() { scripted::MODEL_NAME } else { &config.name };
+    Ok(Arc::new(model.with_info(info).named(name)))
 }

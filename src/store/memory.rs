@@ -108,7 +108,7 @@ impl State {
     /// The items of one log, positions `(from, to]`; all of them or the error.
     fn span(&self, thread: &ThreadId, epoch: Epoch, from: Seq, to: Seq) -> Result<Vec<Item>, StoreError> {
         let logs = self.threads.get(thread).map(|thread| &thread.logs);
-        (from.0 + 1..=to.0)
+        (from.0.saturating_add(1)..=to.0)
             .map(|seq| {
                 logs.and_then(|logs| logs.get(&(epoch, Seq(seq)))).cloned().ok_or_else(|| {
                     StoreError::Incomplete { thread: thread.clone(), epoch, missing: Seq(seq) }

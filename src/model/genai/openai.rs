@@ -1,0 +1,167 @@
+//! Messages for OpenAI's two dialects in their own form.
+//!
+//! genai 0.7.2 sends arguments through `Value`, which respells numbers (F37), and gives an assistant message
+//! that only calls an empty text. Its `extra_body` replaces whole members of the body, so the messages are
+//! written here. To be reconsidered when genai keeps arguments as text and sends `null` content.
+
+use serde_json::{Value, json};
+
+use super::names::ToolNames;
+use super::request::{IMAGE_OMITTED, NO_OUTPUT, UNKNOWN_OMITTED, mime, result_text, visible};
+use crate::history::request::{ModelRequest, RequestCall, RequestMessage, RequestResult};
+use crate::message::{ContentPart, ImageData};
+
+/// Stands for an image in a result: Chat has room for images in user messages only.
+const IMAGE_BELOW: &str = "[image: in the next message]";
+
+/// `messages` of a Chat Completions request, the system entry first.
+pub(super) fn chat_messages(request: &ModelRequest, names: &ToolNames, images: bool) -> Vec<Value> {
+    let mut out = Vec::new();
+    out.extend(visible(request.system.as_deref()).map(|text| json!({ "role": "system", "content": text })));
+    for message in &request.messages {
+        match message {
+            RequestMessage::User(parts) => {
+                out.extend(user_content(parts, images, Form::Chat).map(user_message));
+            }
+            RequestMessage::Assistant(said) => {
+                let text = visible(said.text.as_deref());
+                let calls: Vec<Value> = said.calls.iter().map(|call| chat_call(call, names)).collect();
+                // Null, not "": several servers refuse a blank text.
+                match (text, calls.is_empty()) {
+                    (None, true) => {}
+                    (text, true) => out.push(json!({ "role": "assistant", "content": text })),
+                    (text, false) => {
+                        out.push(json!({ "role": "assistant", "content": text, "tool_calls": calls }));
+                    }
+                }
+            }
+            RequestMessage::ToolResults(results) => {
+                out.extend(results.iter().map(|result| {
+                    json!({
+                        "role": "tool",
+                        "tool_call_id": result.id.as_str(),
+                        "content": result_text(result, images.then_some(IMAGE_BELOW)),
+                    })
+                }));
+                out.extend(images.then(|| images_of(results)).flatten().map(user_message));
+            }
+        }
+    }
+    out
+}
+
+/// `input` of a Responses request; the system entry is its `instructions`.
+pub(super) fn responses_input(request: &ModelRequest, names: &ToolNames, images: bool) -> Vec<Value> {
+    let mut out = Vec::new();
+    for message in &request.messages {
+        match message {
+            RequestMessage::User(parts) => {
+                out.extend(user_content(parts, images, Form::Responses).map(user_message));
+            }
+            RequestMessage::Assistant(said) => {
+                // Without its id: with one, the API looks for the very item that followed it.
+                out.extend(said.reasoning.iter().filter_map(|reasoning| reasoning.signature.as_ref()).map(
+                    |encrypted| json!({ "type": "reasoning", "summary": [], "encrypted_content": encrypted }),
+                ));
+                out.extend(
+                    visible(said.text.as_deref()).map(|text| json!({ "role": "assistant", "content": text })),
+                );
+                out.extend(said.calls.iter().map(|call| {
+                    json!({
+                        "type": "function_call",
+                        "call_id": call.id.as_str(),
+                        "name": names.encode(&call.name),
+                        "arguments": arguments_text(call),
+                    })
+                }));
+            }
+            RequestMessage::ToolResults(results) => out.extend(results.iter().map(|result| {
+                let output = user_content(&result.parts, images, Form::Responses).unwrap_or(json!(NO_OUTPUT));
+                json!({ "type": "function_call_output", "call_id": result.id.as_str(), "output": output })
+            })),
+        }
+    }
+    out
+}
+
+fn chat_call(call: &RequestCall, names: &ToolNames) -> Value {
+    json!({
+        "id": call.id.as_str(),
+        "type": "function",
+        "function": { "name": names.encode(&call.name), "arguments": arguments_text(call) },
+    })
+}
+
+/// F47: an old stored "" reads as `{}`; everything else goes out as it is.
+fn arguments_text(call: &RequestCall) -> &str {
+    visible(Some(&call.arguments)).unwrap_or("{}")
+}
+
+fn user_message(content: Value) -> Value {
+    json!({ "role": "user", "content": content })
+}
+
+/// The images in results, for the message behind them.
+fn images_of(results: &[RequestResult]) -> Option<Value> {
+    let parts: Vec<ContentPart> = results
+        .iter()
+        .flat_map(|result| {
+            let images: Vec<ContentPart> = result
+                .parts
+                .iter()
+                .filter(|part| matches!(part, ContentPart::Image { .. }))
+                .cloned()
+                .collect();
+            let label = ContentPart::text(format!("[images of the result of {}]", result.name));
+            (!images.is_empty()).then(|| std::iter::once(label).chain(images)).into_iter().flatten()
+        })
+        .collect();
+    user_content(&parts, true, Form::Chat)
+}
+
+#[derive(Clone, Copy)]
+enum Form {
+    Chat,
+    Responses,
+}
+
+/// Text alone as a string, anything else as a list of parts; none if nothing is left.
+fn user_content(parts: &[ContentPart], images: bool, form: Form) -> Option<Value> {
+    let parts: Vec<&ContentPart> = parts.iter().filter(|part| !part.is_blank()).collect();
+    let shows_image = images && parts.iter().any(|part| matches!(part, ContentPart::Image { .. }));
+    if !shows_image {
+        let texts: Vec<&str> = parts
+            .into_iter()
+            .map(|part| match part {
+                ContentPart::Text(text) => text.as_str(),
+                ContentPart::Image { .. } => IMAGE_OMITTED,
+                ContentPart::Unknown(_) => UNKNOWN_OMITTED,
+            })
+            .collect();
+        return (!texts.is_empty()).then(|| json!(texts.join("\n\n")));
+    }
+    let text_part = |text: &str| match form {
+        Form::Chat => json!({ "type": "text", "text": text }),
+        Form::Responses => json!({ "type": "input_text", "text": text }),
+    };
+    let values: Vec<Value> = parts
+        .into_iter()
+        .map(|part| match part {
+            ContentPart::Text(text) => text_part(text),
+            ContentPart::Unknown(_) => text_part(UNKNOWN_OMITTED),
+            ContentPart::Image { data, media_type } => {
+                let url = match data {
+                    ImageData::Url(url) => url.clone(),
+                    ImageData::Base64(bytes) => {
+                        format!("data:{};base64,{bytes}", mime(media_type.as_deref(), bytes))
+                    }
+                };
+                match form {
+                    Form::Chat => json!({ "type": "image_url", "image_url": { "url": url } }),
+                    Form::Responses => json!({ "type": "input_image", "detail": "auto", "image_url": url }),
+                }
+            }
+        })
+        .collect();
+    Some(json!(values))
+}

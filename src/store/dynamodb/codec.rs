@@ -1,0 +1,243 @@
+//! Rows other than META, to and from attributes.
+//!
+//! A row that holds a text keeps it in `raw`, or, above [`INLINE_BYTES`], names a body by `body` (its digest) and
+//! `parts`. Reading is total: what an item row lacks becomes an item of unknown kind, never an error (I7).
+
+use std::collections::HashMap;
+
+use aws_sdk_dynamodb::types::AttributeValue;
+
+use super::bodies::{Bodies, BodyRef, part_count};
+use super::keys::{self, Key};
+use crate::message::{CallId, DedupId, Epoch, Item, ItemBody, ItemFacts, ItemId, MessageId, Seq, ThreadId};
+use crate::store::{ChoiceRow, INLINE_BYTES, ParkedInput, Subscription, body_digest};
+
+/// A row's attributes.
+pub(super) type Row = HashMap<String, AttributeValue>;
+
+/// When a row stops counting, epoch seconds; also the table's TTL attribute.
+pub(super) const EXPIRES_AT: &str = "expires_at";
+const RAW: &str = "raw";
+const BODY: &str = "body";
+const PARTS: &str = "parts";
+const KIND: &str = "kind";
+const DEDUP: &str = "dedup";
+const CAUSE: &str = "cause";
+const TURN: &str = "turn";
+const TURN_ID: &str = "turn_id";
+const OPENS_TURN: &str = "opens_turn";
+const USER: &str = "user";
+const CREATED_AT: &str = "created_at";
+const EST: &str = "est";
+const KEY: &str = "key";
+/// The call of a subscription or a choice.
+pub(super) const CALL: &str = "call";
+/// Whether a subscription takes events.
+pub(super) const ACTIVE: &str = "active";
+const VIEW_TYPE: &str = "view_type";
+const SERVER: &str = "server";
+const STORED_AT: &str = "stored_at";
+/// Milliseconds in the unit of `expires_at`.
+pub(super) const MS_PER_SECOND: i64 = 1_000;
+
+/// A text attribute.
+pub(super) fn s(text: impl Into<String>) -> AttributeValue {
+    AttributeValue::S(text.into())
+}
+
+/// A number attribute.
+pub(super) fn n(number: impl ToString) -> AttributeValue {
+    AttributeValue::N(number.to_string())
+}
+
+/// A row's text attribute.
+pub(super) fn text<'a>(row: &'a Row, name: &str) -> Option<&'a str> {
+    row.get(name)?.as_s().ok().map(String::as_str)
+}
+
+/// A row's number attribute.
+pub(super) fn number<T: std::str::FromStr>(row: &Row, name: &str) -> Option<T> {
+    row.get(name)?.as_n().ok()?.parse().ok()
+}
+
+/// A row's flag.
+pub(super) fn flag(row: &Row, name: &str) -> bool {
+    row.get(name).and_then(|value| value.as_bool().ok()).copied().unwrap_or_default()
+}
+
+/// `expires_at` of a moment: rounded up, so that nothing expires early.
+pub(super) fn seconds(ms: i64) -> i64 {
+    ms.div_euclid(MS_PER_SECOND) + i64::from(ms.rem_euclid(MS_PER_SECOND) > 0)
+}
+
+/// Whether a row still counts at `now_ms`; the TTL sweep may be two days late.
+pub(super) fn is_live(row: &Row, now_ms: i64) -> bool {
+    number::<i64>(row, EXPIRES_AT).is_none_or(|expires_at| expires_at >= now_ms.div_euclid(MS_PER_SECOND))
+}
+
+fn new_row(key: &Key) -> Row {
+    key.attributes()
+}
+
+/// Puts `content` into the row, or its reference if it is large.
+fn put_text(row: &mut Row, content: &str) {
+    if content.len() <= INLINE_BYTES {
+        row.insert(RAW.to_owned(), s(content));
+    } else {
+        row.insert(BODY.to_owned(), s(body_digest(content)));
+        row.insert(PARTS.to_owned(), n(part_count(content)));
+    }
+}
+
+/// The body that a row's text is in, if it is not in the row.
+pub(super) fn body_ref(row: &Row) -> Option<BodyRef> {
+    Some(BodyRef { digest: text(row, BODY)?.to_owned(), parts: number(row, PARTS)? })
+}
+
+/// A row's text, from the row or from `bodies`; none if neither has it.
+pub(super) fn content<'a>(row: &'a Row, bodies: &'a Bodies) -> Option<&'a str> {
+    text(row, RAW).or_else(|| bodies.get(text(row, BODY)?))
+}
+
+fn put_some(row: &mut Row, name: &str, value: Option<&str>) {
+    if let Some(value) = value {
+        row.insert(name.to_owned(), s(value));
+    }
+}
+
+/// An item as a row.
+pub(super) fn item_row(thread: &ThreadId, epoch: Epoch, item: &Item) -> Row {
+    let mut row = new_row(&keys::item(thread, epoch, item.seq));
+    let facts = &item.facts;
+    row.insert(KIND.to_owned(), s(item.body.kind()));
+    put_text(&mut row, &item.raw);
+    put_some(&mut row, DEDUP, facts.dedup.as_ref().map(DedupId::as_str));
+    put_some(&mut row, CAUSE, facts.cause.as_ref().map(MessageId::as_str));
+    put_some(&mut row, TURN_ID, facts.turn_id.as_ref().map(ItemId::as_str));
+    put_some(&mut row, USER, facts.user.as_deref());
+    row.insert(TURN.to_owned(), n(facts.turn));
+    row.insert(OPENS_TURN.to_owned(), AttributeValue::Bool(facts.opens_turn));
+    row.insert(CREATED_AT.to_owned(), n(facts.created_at_ms));
+    row.insert(EST.to_owned(), n(facts.est_tokens));
+    row
+}
+
+/// A row as an item; of unknown kind if its text is nowhere.
+pub(super) fn read_item(seq: Seq, row: &Row, bodies: &Bodies) -> Item {
+    let owned = |name| text(row, name).map(str::to_owned);
+    let facts = ItemFacts {
+        dedup: owned(DEDUP).map(DedupId::new),
+        cause: owned(CAUSE).map(MessageId::new),
+        turn: number(row, TURN).unwrap_or_default(),
+        turn_id: owned(TURN_ID).map(ItemId::new),
+        opens_turn: flag(row, OPENS_TURN),
+        user: owned(USER),
+        created_at_ms: number(row, CREATED_AT).unwrap_or_default(),
+        est_tokens: number(row, EST).unwrap_or_default(),
+    };
+    match content(row, bodies) {
+        Some(raw) => Item::stored(seq, raw, facts),
+        None => {
+            let kind = match text(row, BODY) {
+                Some(digest) => format!("unreadable: body {digest} is missing"),
+                None => "unreadable: the row has no text".to_owned(),
+            };
+            Item { seq, body: ItemBody::Unknown { kind }, raw: "".into(), facts }
+        }
+    }
+}
+
+/// A dedup row.
+pub(super) fn dedup_row(thread: &ThreadId, id: &DedupId, expiry_ms: Option<i64>) -> Row {
+    let mut row = new_row(&keys::dedup(thread, id));
+    row.insert(DEDUP.to_owned(), s(id.as_str()));
+    if let Some(expiry) = expiry_ms {
+        row.insert(EXPIRES_AT.to_owned(), n(seconds(expiry)));
+    }
+    row
+}
+
+/// A parked input as a row.
+pub(super) fn parked_row(thread: &ThreadId, parked: &ParkedInput) -> Row {
+    let mut row = new_row(&keys::parked(thread, &parked.key));
+    row.insert(KEY.to_owned(), s(&parked.key));
+    row.insert(DEDUP.to_owned(), s(parked.dedup.as_str()));
+    row.insert(CAUSE.to_owned(), s(parked.cause.as_str()));
+    put_text(&mut row, &parked.body);
+    row
+}
+
+/// A row as a parked input. A damaged one has empty fields where its own are gone, so that it can still be
+/// released.
+pub(super) fn read_parked(row: &Row, bodies: &Bodies) -> ParkedInput {
+    let own = |name| text(row, name).unwrap_or_default();
+    let key = text(row, KEY).or_else(|| text(row, keys::SK)?.strip_prefix(keys::PARKED)).unwrap_or_default();
+    ParkedInput {
+        key: key.to_owned(),
+        dedup: DedupId::new(own(DEDUP)),
+        cause: MessageId::new(own(CAUSE)),
+        body: content(row, bodies).unwrap_or_default().to_owned(),
+    }
+}
+
+/// A choice as a row.
+pub(super) fn choice_row(thread: &ThreadId, choice: &ChoiceRow) -> Row {
+    let mut row = new_row(&keys::choice(thread, &choice.id));
+    row.insert(CALL.to_owned(), s(choice.id.as_str()));
+    put_text(&mut row, &choice.body);
+    row
+}
+
+/// A row as a subscription.
+pub(super) fn read_subscription(row: &Row) -> Option<Subscription> {
+    Some(Subscription { call: CallId::new(text(row, CALL)?), active: flag(row, ACTIVE) })
+}
+
+/// A view as a row.
+pub(super) fn view_row(thread: &ThreadId, view_type: &str, view: &str) -> Row {
+    let mut row = new_row(&keys::view(thread, view_type));
+    row.insert(VIEW_TYPE.to_owned(), s(view_type));
+    put_text(&mut row, view);
+    row
+}
+
+/// The type of a view's row.
+pub(super) fn view_type(row: &Row) -> Option<&str> {
+    text(row, VIEW_TYPE)
+}
+
+/// A manifest as a row.
+pub(super) fn manifest_row(server: &str, manifest: &str, now_ms: i64) -> Row {
+    let mut row = new_row(&keys::manifest(server));
+    row.insert(SERVER.to_owned(), s(server));
+    row.insert(STORED_AT.to_owned(), n(now_ms));
+    put_text(&mut row, manifest);
+    row
+}
+
+/// When a manifest was stored.
+pub(super) fn stored_at(row: &Row) -> Option<i64> {
+    number(row, STORED_AT)
+}
+
+/// A part of a body as a row.
+pub(super) fn body_row(digest: &str, part: usize, of: usize, piece: &str) -> Row {
+    let mut row = new_row(&keys::body_part(digest, part));
+    row.insert(RAW.to_owned(), s(piece));
+    row.insert(PARTS.to_owned(), n(of));
+    row
+}
+
+/// A part of a claim check as a row.
+pub(super) fn claim_row(digest: &str, part: usize, of: usize, piece: &str, expiry_ms: i64) -> Row {
+    let mut row = new_row(&keys::claim_part(digest, part));
+    row.insert(RAW.to_owned(), s(piece));
+    row.insert(PARTS.to_owned(), n(of));
+    row.insert(EXPIRES_AT.to_owned(), n(seconds(expiry_ms)));
+    row
+}
+
+/// The piece that a part's row holds, and of how many.
+pub(super) fn piece(row: &Row) -> Option<(&str, usize)> {
+    Some((text(row, RAW)?, number(row, PARTS)?))
+}

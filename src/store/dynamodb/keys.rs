@@ -1,0 +1,232 @@
+//! Every key of the table, built here and nowhere else. The layout is design part 3.
+//!
+//! A key is a prefix and one variable part at its end. The part is spelled out where it is short and plain, so
+//! that an operator can read it; `#`, `%`, `~` and blanks are percent-escaped; anything else becomes `~` and the
+//! base32 of its SHA-256, and the original is an attribute of the row. An escaped part never holds a bare `~`, so
+//! the two forms cannot meet.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+
+use aws_sdk_dynamodb::types::AttributeValue;
+
+use crate::message::{CallId, DedupId, Epoch, Seq, ThreadId};
+use crate::store::body_digest;
+
+/// The partition key's attribute.
+pub(super) const PK: &str = "pk";
+/// The sort key's attribute.
+pub(super) const SK: &str = "sk";
+/// The sparse index of threads.
+pub(super) const LISTS: &str = "lists";
+/// Its partition key's attribute.
+pub(super) const LPK: &str = "lpk";
+/// Its sort key's attribute.
+pub(super) const LSK: &str = "lsk";
+/// Partitions of a list: new threads of a busy table must not share one.
+pub(super) const LIST_SHARDS: u8 = 8;
+
+/// Sort key of a thread's state.
+pub(super) const META: &str = "META";
+/// Parked inputs.
+pub(super) const PARKED: &str = "P#";
+/// Subscriptions.
+pub(super) const SUBSCRIPTION: &str = "S#";
+/// Views.
+pub(super) const VIEW: &str = "V#";
+/// Items of a log.
+pub(super) const ITEM: &str = "I#";
+
+/// Longest variable part, in bytes after escaping; a sort key may have 1,024.
+const MAX_PART: usize = 512;
+/// Digits of a seq, so that the order of the keys is the order of the numbers.
+const SEQ_DIGITS: usize = 12;
+/// Digits of a body part's number.
+const PART_DIGITS: usize = 6;
+/// Digits of a creation time in milliseconds.
+const TIME_DIGITS: usize = 15;
+
+/// A row's primary key.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct Key {
+    /// Partition key.
+    pub pk: String,
+    /// Sort key.
+    pub sk: String,
+}
+
+impl Key {
+    fn new(pk: String, sk: impl Into<String>) -> Self {
+        Self { pk, sk: sk.into() }
+    }
+
+    /// As the two attributes of a request.
+    pub(super) fn attributes(&self) -> HashMap<String, AttributeValue> {
+        HashMap::from([
+            (PK.to_owned(), AttributeValue::S(self.pk.clone())),
+            (SK.to_owned(), AttributeValue::S(self.sk.clone())),
+        ])
+    }
+
+    /// The key of a row that was read.
+    pub(super) fn of(row: &HashMap<String, AttributeValue>) -> Option<Self> {
+        let text = |name| row.get(name).and_then(|value| value.as_s().ok()).cloned();
+        Some(Self { pk: text(PK)?, sk: text(SK)? })
+    }
+}
+
+/// The variable part of a key.
+fn part(text: &str) -> String {
+    let plain = !text.is_empty() && text.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic());
+    if plain {
+        let mut escaped = String::with_capacity(text.len());
+        for c in text.chars() {
+            match c {
+                '#' | '%' | '~' | ' ' => {
+                    write!(escaped, "%{:02X}", u32::from(c)).expect("bug: writing to a string")
+                }
+                _ => escaped.push(c),
+            }
+        }
+        if escaped.len() <= MAX_PART {
+            return escaped;
+        }
+    }
+    format!("~{}", body_digest(text))
+}
+
+/// Partition of everything of a thread but its logs.
+pub(super) fn thread_pk(thread: &ThreadId) -> String {
+    format!("T#{}", part(thread.as_str()))
+}
+
+/// Partition of one log.
+pub(super) fn log_pk(thread: &ThreadId, epoch: Epoch) -> String {
+    format!("L#{epoch}#{}", part(thread.as_str()))
+}
+
+/// Partition of a body.
+pub(super) fn body_pk(digest: &str) -> String {
+    format!("B#{}", part(digest))
+}
+
+/// Partition of a claim check.
+pub(super) fn claim_pk(digest: &str) -> String {
+    format!("X#{}", part(digest))
+}
+
+/// Sort key of an item.
+pub(super) fn item_sk(seq: Seq) -> String {
+    format!("{ITEM}{:0SEQ_DIGITS$}", seq.0)
+}
+
+/// The position that an item's sort key names.
+pub(super) fn seq_of(sk: &str) -> Option<Seq> {
+    sk.strip_prefix(ITEM)?.parse().ok().map(Seq)
+}
+
+/// Sort key of a body's part.
+pub(super) fn part_sk(part: usize) -> String {
+    format!("{part:0PART_DIGITS$}")
+}
+
+/// A thread's state.
+pub(super) fn meta(thread: &ThreadId) -> Key {
+    Key::new(thread_pk(thread), META)
+}
+
+/// A processed or parked input.
+pub(super) fn dedup(thread: &ThreadId, id: &DedupId) -> Key {
+    Key::new(thread_pk(thread), format!("D#{}", part(id.as_str())))
+}
+
+/// A parked input.
+pub(super) fn parked(thread: &ThreadId, key: &str) -> Key {
+    Key::new(thread_pk(thread), format!("{PARKED}{}", part(key)))
+}
+
+/// A subscription.
+pub(super) fn subscription(thread: &ThreadId, call: &CallId) -> Key {
+    Key::new(thread_pk(thread), format!("{SUBSCRIPTION}{}", part(call.as_str())))
+}
+
+/// An open choice.
+pub(super) fn choice(thread: &ThreadId, id: &CallId) -> Key {
+    Key::new(thread_pk(thread), format!("Q#{}", part(id.as_str())))
+}
+
+/// The latest view of a type.
+pub(super) fn view(thread: &ThreadId, view_type: &str) -> Key {
+    Key::new(thread_pk(thread), format!("{VIEW}{}", part(view_type)))
+}
+
+/// An item.
+pub(super) fn item(thread: &ThreadId, epoch: Epoch, seq: Seq) -> Key {
+    Key::new(log_pk(thread, epoch), item_sk(seq))
+}
+
+/// A part of a body.
+pub(super) fn body_part(digest: &str, number: usize) -> Key {
+    Key::new(body_pk(digest), part_sk(number))
+}
+
+/// A part of a claim check.
+pub(super) fn claim_part(digest: &str, number: usize) -> Key {
+    Key::new(claim_pk(digest), part_sk(number))
+}
+
+/// A server's manifest.
+pub(super) fn manifest(server: &str) -> Key {
+    Key::new(format!("M#{}", part(server)), "manifest")
+}
+
+/// A shard of the list of all threads.
+pub(super) fn list_pk(shard: u8) -> String {
+    format!("LIST#threads#{shard}")
+}
+
+/// Where a thread stands in the list: its shard and its place by creation time.
+pub(super) fn list_entry(thread: &ThreadId, created_at_ms: i64) -> (String, String) {
+    let shard = body_digest(thread.as_str()).bytes().next().unwrap_or_default() % LIST_SHARDS;
+    let sk = format!("{:0TIME_DIGITS$}#{}", created_at_ms.max(0), part(thread.as_str()));
+    (list_pk(shard), sk)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn keys_are_those_of_the_design() {
+        let t = ThreadId::from("slack:C1");
+        let is = |key: Key, pk: &str, sk: &str| assert_eq!((key.pk.as_str(), key.sk.as_str()), (pk, sk));
+        is(meta(&t), "T#slack:C1", "META");
+        is(dedup(&t, &DedupId::from("m-1")), "T#slack:C1", "D#m-1");
+        is(parked(&t, "18849496460467696128"), "T#slack:C1", "P#18849496460467696128");
+        is(subscription(&t, &CallId::from("c0-2-x")), "T#slack:C1", "S#c0-2-x");
+        is(choice(&t, &CallId::from("c0-2-x")), "T#slack:C1", "Q#c0-2-x");
+        is(view(&t, "chart"), "T#slack:C1", "V#chart");
+        is(item(&t, Epoch(3), Seq(7)), "L#3#slack:C1", "I#000000000007");
+        is(body_part("abc", 1), "B#abc", "000001");
+        is(claim_part("abc", 0), "X#abc", "000000");
+        is(manifest("http://tools/x"), "M#http://tools/x", "manifest");
+        assert_eq!(list_entry(&t, 1_700_000_000_000).1, "001700000000000#slack:C1");
+        assert_eq!(seq_of(&item_sk(Seq(12))), Some(Seq(12)));
+    }
+
+    #[test]
+    fn variable_parts_neither_meet_nor_outgrow_a_key() {
+        let hash = format!("~{}", body_digest("é"));
+        let long = "x".repeat(600);
+        let hashes = "#".repeat(400);
+        let odd = ["a", "a#b", "a%23b", "a b", "~", "~x", "%7E", "é", &hash, "", "\0", &long, &hashes];
+        let parts: BTreeSet<String> = odd.iter().map(|text| part(text)).collect();
+        assert_eq!(parts.len(), odd.len());
+        for text in parts {
+            assert!(!text.is_empty() && text.len() <= MAX_PART && !text.contains('#'), "{text}");
+        }
+        assert_eq!(part(&"x".repeat(MAX_PART)).len(), MAX_PART);
+    }
+}

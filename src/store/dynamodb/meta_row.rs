@@ -1,0 +1,160 @@
+//! META to and from attributes.
+//!
+//! Plain facts are native attributes; lists and records are JSON text. A commit sets the attributes that a slice
+//! owns, one by one, so that those of a newer version stay (I8). What a thread *is* is written once.
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use aws_sdk_dynamodb::types::AttributeValue;
+
+use super::codec::{Row, flag, n, number, s, text};
+use super::keys::{self, LPK, LSK, META};
+use crate::message::{Epoch, ItemId, RawJson, Seq, ThreadId};
+use crate::store::{Meta, StoreError, ThreadKind};
+
+/// The current log's epoch.
+pub(super) const LOG: &str = "log";
+/// The seq of the next item.
+pub(super) const HEAD: &str = "head";
+/// Whether the thread takes input.
+pub(super) const CLOSED: &str = "closed";
+/// Names the last commit.
+pub(super) const TOKEN: &str = "token";
+/// The root's opaque metadata.
+pub(super) const METADATA: &str = "metadata";
+const THREAD: &str = "thread";
+const ROOT: &str = "root";
+const PARENT: &str = "parent";
+const KIND: &str = "kind";
+const OWNER: &str = "owner";
+const AGENT: &str = "agent";
+const CREATED_AT: &str = "created_at";
+const BASE: &str = "base";
+const NEXT_TURN: &str = "next_turn";
+const TURN_ID: &str = "turn_id";
+const PENDING: &str = "pending";
+const OUTBOX: &str = "outbox";
+const OPEN: &str = "open";
+const RECENT: &str = "recent";
+const REDELIVERED: &str = "redelivered";
+const SELF_CAUSED: &str = "self_caused";
+const USAGE: &str = "usage";
+
+/// An attribute and its new value; none: it is to be absent.
+pub(super) type Assignment = (&'static str, Option<AttributeValue>);
+
+fn json<T: Serialize>(value: &T) -> AttributeValue {
+    // Our own types: string keys, finite numbers, and RawJson that was parsed.
+    s(serde_json::to_string(value).expect("bug: META serialises"))
+}
+
+/// What a slice owns: set by every commit.
+pub(super) fn owned(meta: &Meta) -> Vec<Assignment> {
+    vec![
+        (LOG, Some(n(meta.epoch))),
+        (HEAD, Some(n(meta.head))),
+        (BASE, Some(json(&meta.base))),
+        (CLOSED, Some(AttributeValue::Bool(meta.closed))),
+        (NEXT_TURN, Some(n(meta.next_turn))),
+        (TURN_ID, meta.turn_id.as_ref().map(|id| s(id.as_str()))),
+        (PENDING, Some(json(&meta.pending))),
+        (OUTBOX, Some(json(&meta.outbox))),
+        (OPEN, Some(json(&meta.open))),
+        (RECENT, Some(json(&meta.recent))),
+        (REDELIVERED, Some(json(&meta.redelivered))),
+        (SELF_CAUSED, Some(n(meta.self_caused))),
+        (USAGE, meta.usage.as_ref().map(json)),
+        (METADATA, meta.metadata.as_ref().map(|metadata| s(metadata.get()))),
+        (TOKEN, Some(s(&meta.token))),
+    ]
+}
+
+/// What a thread is: set by the commit that makes it, with its place in the list of threads.
+pub(super) fn identity(meta: &Meta) -> Vec<Assignment> {
+    let (lpk, lsk) = keys::list_entry(&meta.thread, meta.created_at_ms);
+    vec![
+        (THREAD, Some(s(meta.thread.as_str()))),
+        (ROOT, Some(s(meta.root.as_str()))),
+        (PARENT, meta.parent.as_ref().map(|parent| s(parent.as_str()))),
+        (KIND, Some(s(kind_text(meta.kind)))),
+        (OWNER, meta.owner.as_deref().map(s)),
+        (AGENT, Some(s(&meta.agent))),
+        (CREATED_AT, Some(n(meta.created_at_ms))),
+        (LPK, Some(s(lpk))),
+        (LSK, Some(s(lsk))),
+    ]
+}
+
+fn kind_text(kind: ThreadKind) -> &'static str {
+    match kind {
+        ThreadKind::Root => "root",
+        ThreadKind::Child => "child",
+        ThreadKind::Event => "event",
+        ThreadKind::Compaction => "compaction",
+    }
+}
+
+fn read_kind(text: &str) -> Option<ThreadKind> {
+    [ThreadKind::Root, ThreadKind::Child, ThreadKind::Event, ThreadKind::Compaction]
+        .into_iter()
+        .find(|kind| kind_text(*kind) == text)
+}
+
+/// Reads META.
+///
+/// Fails with [`StoreError::Corrupt`] if an attribute that decides anything is missing or does not parse; the
+/// error names it and quotes nothing.
+pub(super) fn read(row: &Row) -> Result<Meta, StoreError> {
+    let thread = ThreadId::new(text(row, THREAD).or_else(|| text(row, keys::PK)).unwrap_or_default());
+    let corrupt = |name: &str, what: &str| StoreError::Corrupt {
+        thread: thread.clone(),
+        row: META.to_owned(),
+        reason: format!("attribute {name} {what}"),
+    };
+    let need = |name| text(row, name).ok_or_else(|| corrupt(name, "is missing"));
+    let count = |name| match row.contains_key(name) {
+        true => number(row, name).ok_or_else(|| corrupt(name, "is not a number in range")),
+        false => Ok(0),
+    };
+    Ok(Meta {
+        root: ThreadId::new(need(ROOT)?),
+        parent: text(row, PARENT).map(ThreadId::new),
+        kind: read_kind(need(KIND)?).ok_or_else(|| corrupt(KIND, "is of no known kind"))?,
+        owner: text(row, OWNER).map(str::to_owned),
+        agent: need(AGENT)?.to_owned(),
+        created_at_ms: number(row, CREATED_AT).unwrap_or_default(),
+        epoch: Epoch(number(row, LOG).ok_or_else(|| corrupt(LOG, "is missing"))?),
+        head: Seq(number(row, HEAD).ok_or_else(|| corrupt(HEAD, "is missing"))?),
+        base: list(row, BASE).map_err(|()| corrupt(BASE, "does not parse"))?,
+        closed: flag(row, CLOSED),
+        next_turn: count(NEXT_TURN)?,
+        turn_id: text(row, TURN_ID).map(ItemId::new),
+        pending: list(row, PENDING).map_err(|()| corrupt(PENDING, "does not parse"))?,
+        outbox: list(row, OUTBOX).map_err(|()| corrupt(OUTBOX, "does not parse"))?,
+        open: list(row, OPEN).map_err(|()| corrupt(OPEN, "does not parse"))?,
+        recent: list(row, RECENT).map_err(|()| corrupt(RECENT, "does not parse"))?,
+        redelivered: list(row, REDELIVERED).map_err(|()| corrupt(REDELIVERED, "does not parse"))?,
+        self_caused: count(SELF_CAUSED)?,
+        // Neither decides anything: what cannot be read is as good as absent.
+        usage: text(row, USAGE).and_then(|usage| serde_json::from_str(usage).ok()),
+        metadata: metadata(row),
+        token: text(row, TOKEN).unwrap_or_default().to_owned(),
+        thread,
+    })
+}
+
+/// The metadata attribute.
+pub(super) fn metadata(row: &Row) -> Option<RawJson> {
+    text(row, METADATA).and_then(|metadata| RawJson::parse(metadata).ok())
+}
+
+fn list<T: DeserializeOwned>(row: &Row, name: &str) -> Result<Vec<T>, ()> {
+    match row.get(name) {
+        None => Ok(Vec::new()),
+        Some(value) => {
+            let text = value.as_s().map_err(|_| ())?;
+            serde_json::from_str(text).map_err(|_| ())
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! State beside the history: metadata, subscriptions, choices, views, manifests, and the list of threads.
+
+use std::collections::HashMap;
+
+use async_trait::async_trait;
+use aws_sdk_dynamodb::types::AttributeValue;
+use futures::future::try_join_all;
+
+use super::codec::{self, Row, s};
+use super::keys::{self, Key, LISTS, LPK, LSK};
+use super::reads::{BATCH_KEYS, Range};
+use super::{DynamoStore, meta_row};
+use crate::message::{CallId, RawJson, ThreadId};
+use crate::store::{ChoiceRow, StateStore, StoreError, Subscription, ThreadSummary};
+
+/// The most threads one list returns.
+const MAX_LIST: usize = 1_000;
+
+impl DynamoStore {
+    /// The text of one row, with its body if it has one.
+    async fn text_at(&self, key: &Key) -> Result<Option<(Row, String)>, StoreError> {
+        let Some(row) = self.get(key).await? else {
+            return Ok(None);
+        };
+        let bodies = self.bodies_of([&row].into_iter()).await?;
+        let text = codec::content(&row, &bodies).map(str::to_owned);
+        Ok(text.map(|text| (row, text)))
+    }
+
+    async fn put_text_row(&self, row: Row, text: &str) -> Result<(), StoreError> {
+        self.put_bodies([text].into_iter()).await?;
+        self.repeat("PutItem", || {
+            self.client.put_item().table_name(&*self.table).set_item(Some(row.clone())).send()
+        })
+        .await?;
+        Ok(())
+    }
+
+    /// The newest threads of every shard, merged. The index trails the table by moments, so a thread made just
+    /// now may be missing; what is listed is read from the table.
+    pub(super) async fn newest_threads(&self, limit: usize) -> Result<Vec<ThreadSummary>, StoreError> {
+        let limit = limit.min(MAX_LIST);
+        if limit == 0 {
+            return Ok(Vec::new());
+        }
+        let shards = (0..keys::LIST_SHARDS).map(|shard| self.newest_of_shard(shard, limit));
+        let mut rows: Vec<Row> = try_join_all(shards).await?.into_iter().flatten().collect();
+        rows.sort_by(|a, b| codec::text(b, LSK).cmp(&codec::text(a, LSK)));
+        rows.truncate(limit);
+        let keys = rows.iter().filter_map(Key::of).collect();
+        let metas = self.get_many(keys, BATCH_KEYS).await?;
+        let mut threads: Vec<ThreadSummary> = metas
+            .values()
+            .filter_map(|row| match meta_row::read(row) {
+                Ok(meta) => Some(ThreadSummary::from(&meta)),
+                Err(error) => {
+                    // One damaged thread must not hide the others.
+                    tracing::warn!(%error, "a thread is left out of the list");
+                    None
+                }
+            })
+            .collect();
+        threads.sort_by(ThreadSummary::newest_first);
+        Ok(threads)
+    }
+
+    async fn newest_of_shard(&self, shard: u8, limit: usize) -> Result<Vec<Row>, StoreError> {
+        let page = i32::try_from(limit).unwrap_or(i32::MAX);
+        let mut rows = Vec::new();
+        let mut next: Option<HashMap<String, AttributeValue>> = None;
+        loop {
+            let answer = self
+                .repeat("Query", || {
+                    self.client
+                        .query()
+                        .table_name(&*self.table)
+                        .index_name(LISTS)
+                        .key_condition_expression(format!("{LPK} = :shard"))
+                        .expression_attribute_values(":shard", s(keys::list_pk(shard)))
+                        .scan_index_forward(false)
+                        .limit(page)
+                        .set_exclusive_start_key(next.clone())
+                        .send()
+                })
+                .await?;
+            rows.extend(answer.items.unwrap_or_default());
+            next = answer.last_evaluated_key.filter(|key| !key.is_empty());
+            if next.is_none() || rows.len() >= limit {
+                return Ok(rows);
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl StateStore for DynamoStore {
+    async fn metadata(&self, root: &ThreadId) -> Result<Option<RawJson>, StoreError> {
+        Ok(self.get(&keys::meta(root)).await?.as_ref().and_then(meta_row::metadata))
+    }
+
+    async fn subscription(
+        &self,
+        thread: &ThreadId,
+        call: &CallId,
+    ) -> Result<Option<Subscription>, StoreError> {
+        let row = self.get(&keys::subscription(thread, call)).await?;
+        Ok(row.as_ref().and_then(codec::read_subscription))
+    }
+
+    async fn get_active_subscriptions(&self, thread: &ThreadId) -> Result<Vec<CallId>, StoreError> {
+        let rows = self.query(keys::thread_pk(thread), Range::Prefix(keys::SUBSCRIPTION)).await?;
+        let mut calls: Vec<CallId> = rows
+            .iter()
+            .filter_map(codec::read_subscription)
+            .filter(|subscription| subscription.active)
+            .map(|subscription| subscription.call)
+            .collect();
+        calls.sort();
+        Ok(calls)
+    }
+
+    async fn choice(&self, thread: &ThreadId, id: &CallId) -> Result<Option<ChoiceRow>, StoreError> {
+        let found = self.text_at(&keys::choice(thread, id)).await?;
+        Ok(found.map(|(_, body)| ChoiceRow { id: id.clone(), body }))
+    }
+
+    async fn put_view(
+        &self,
+        thread: &ThreadId,
+        view_type: &str,
+        content: &RawJson,
+    ) -> Result<(), StoreError> {
+        self.put_text_row(codec::view_row(thread, view_type, content.get()), content.get()).await
+    }
+
+    async fn views(&self, thread: &ThreadId) -> Result<Vec<(String, RawJson)>, StoreError> {
+        let rows = self.query(keys::thread_pk(thread), Range::Prefix(keys::VIEW)).await?;
+        let bodies = self.bodies_of(rows.iter()).await?;
+        let mut views: Vec<(String, RawJson)> = rows
+            .iter()
+            .filter_map(|row| {
+                let content = RawJson::parse(codec::content(row, &bodies)?).ok()?;
+                Some((codec::view_type(row)?.to_owned(), content))
+            })
+            .collect();
+        views.sort_by(|a, b| a.0.cmp(&b.0));
+        Ok(views)
+    }
+
+    async fn manifest(&self, server: &str) -> Result<Option<(String, i64)>, StoreError> {
+        let found = self.text_at(&keys::manifest(server)).await?;
+        Ok(found.map(|(row, manifest)| (manifest, codec::stored_at(&row).unwrap_or_default())))
+    }
+
+    async fn put_manifest(&self, server: &str, manifest: &str, now_ms: i64) -> Result<(), StoreError> {
+        self.put_text_row(codec::manifest_row(server, manifest, now_ms), manifest).await
+    }
+}
