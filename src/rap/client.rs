@@ -134,7 +134,8 @@ impl RapClient {
             .map_err(|error| failed(error.cause))
     }
 
-    /// GETs `url` of `server` and reads at most `limit` bytes.
+    /// GETs `url` of `server`. A body above `limit` bytes is left unread and returned as far as it came, longer
+    /// than `limit`: judging it is the caller's.
     pub(super) async fn get(
         &self,
         server: &str,
@@ -147,10 +148,10 @@ impl RapClient {
         accept(response.status())?;
         let mut body = Vec::new();
         while let Some(chunk) = response.chunk().await.map_err(RequestError::sending)? {
-            if body.len() + chunk.len() > limit {
-                return Err(RequestError::final_one(format!("it is larger than {limit} bytes")));
-            }
             body.extend_from_slice(&chunk);
+            if body.len() > limit {
+                break;
+            }
         }
         Ok(body)
     }

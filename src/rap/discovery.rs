@@ -147,8 +147,8 @@ impl Discovery {
         let url = below(&settings.url, MANIFEST_PATH).ok_or("its address is malformed")?;
         let timeout = self.client.timeout(server).min(FETCH_TIMEOUT);
         let body = self.client.get(server, url, timeout, MAX_MANIFEST_BYTES).await.map_err(|e| e.cause)?;
-        // The text is kept byte for byte: the pinned digest is one of the bytes.
-        String::from_utf8(body).map_err(|_| "it is not UTF-8".to_owned())
+        // Kept as it came: a pinned digest is one of the bytes, and of mended ones it does not match.
+        Ok(String::from_utf8_lossy(&body).into_owned())
     }
 
     async fn stored(&self, server: &str) -> Option<(String, i64)> {
@@ -180,14 +180,14 @@ pub fn check(
     settings: &ToolServerConfig,
     text: &str,
 ) -> Result<Toolset, String> {
+    if text.len() > MAX_MANIFEST_BYTES {
+        return Err(format!("it is larger than {MAX_MANIFEST_BYTES} bytes"));
+    }
     if let Some(pinned) = &settings.manifest_sha256 {
         let found = data_encoding::HEXLOWER.encode(&Sha256::digest(text.as_bytes()));
         if !pinned.trim().eq_ignore_ascii_case(&found) {
             return Err(format!("its SHA-256 is {found}, not the pinned manifest_sha256"));
         }
-    }
-    if text.len() > MAX_MANIFEST_BYTES {
-        return Err(format!("it is larger than {MAX_MANIFEST_BYTES} bytes"));
     }
     let manifest: Manifest = serde_json::from_str(&json::mend(text.as_bytes())).map_err(|e| e.to_string())?;
     if !(1..=MAX_NAME_CHARS).contains(&manifest.name.chars().count()) {

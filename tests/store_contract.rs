@@ -1,0 +1,98 @@
+//! One contract for every store: in memory, on an embedded DynamoDB, and on a server that somebody else wrote.
+//!
+//! The cases are in `store_contract/`: `cases` hold for every store, `table` for the DynamoDB table alone. Each
+//! makes its own store, so all run at once.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+#[path = "support/ddb.rs"]
+mod ddb;
+
+#[path = "store_contract/bed.rs"]
+mod bed;
+#[path = "store_contract/cases.rs"]
+mod cases;
+#[path = "store_contract/table.rs"]
+mod table;
+
+macro_rules! contract {
+    ($($case:ident),* $(,)?) => {
+        mod memory {
+            $(#[tokio::test] async fn $case() { crate::cases::$case(&crate::bed::Bed::memory()).await })*
+        }
+
+        #[cfg(feature = "local")]
+        mod embedded {
+            $(#[tokio::test] async fn $case() {
+                crate::cases::$case(&crate::bed::Bed::table(&crate::ddb::shared_url()).await).await
+            })*
+        }
+
+        mod server {
+            $(#[tokio::test] async fn $case() {
+                if let Some(url) = crate::ddb::server_url() {
+                    crate::cases::$case(&crate::bed::Bed::table(&url).await).await
+                }
+            })*
+        }
+    };
+}
+
+macro_rules! table_contract {
+    ($($case:ident),* $(,)?) => {
+        #[cfg(feature = "local")]
+        mod embedded_table {
+            $(#[tokio::test] async fn $case() { crate::table::$case(&crate::ddb::shared_url()).await })*
+        }
+
+        mod server_table {
+            $(#[tokio::test] async fn $case() {
+                if let Some(url) = crate::ddb::server_url() {
+                    crate::table::$case(&url).await
+                }
+            })*
+        }
+    };
+}
+
+contract! {
+    a_thread_is_made_once_and_read_back_whole,
+    a_thread_that_is_not_there_is_empty,
+    what_a_thread_is_never_changes,
+    i6_a_commit_counts_only_at_its_head_and_log_and_while_open,
+    i6_a_lost_race_writes_nothing,
+    i6_of_many_writers_one_wins,
+    i2_the_same_commit_sent_twice_is_applied_once,
+    i2_an_input_that_was_processed_is_refused_whole,
+    i2_the_dedup_rows_of_results_never_expire_and_others_do,
+    i8_items_come_back_in_order_and_to_the_byte,
+    i8_a_rewind_hides_and_a_fork_inherits_and_nothing_is_deleted,
+    f36_results_of_400_kb_and_more_are_kept_whole,
+    f36_a_thread_of_2_mb_is_loaded_whole,
+    parked_inputs_are_kept_in_order_and_released_once,
+    subscriptions_start_and_end,
+    choices_views_and_manifests_are_kept,
+    a_claim_check_of_1_mb_is_kept_and_put_again,
+    metadata_is_kept_to_the_byte,
+    a_hundred_actions_fit_and_one_more_is_invalid,
+    commits_that_break_a_rule_are_refused_before_they_are_sent,
+    odd_ids_neither_meet_nor_fail,
+    threads_are_listed_newest_first,
+}
+
+table_contract! {
+    i8_unknown_attributes_and_rows_survive,
+    i7_rows_that_cannot_be_read_are_placeholders,
+    a_missing_item_is_incomplete_and_one_that_comes_late_is_not,
+    items_beyond_head_are_not_part_of_the_view,
+    round_trips_are_as_few_as_the_design_says,
+    i2_a_commit_whose_answer_was_lost_is_done,
+    i6_a_lost_race_after_a_lost_answer_is_a_lost_race,
+    a_missing_table_is_refused_and_a_dead_server_unavailable,
+}
+
+#[cfg(feature = "local")]
+#[tokio::test]
+async fn i2_a_commit_sent_again_after_a_restart_is_known_by_its_token() {
+    table::sent_again_after_a_restart().await;
+}
