@@ -107,7 +107,8 @@ async fn i1_what_cannot_be_read_is_kept_with_its_reason_or_handed_back() {
     let world = world(vec![text("hello"), text("again")]);
     world.done(&world.user("hi")).await;
     let bad = Delivery { body: "not json".into(), ..world.user("x") };
-    let wrong_group = Delivery { group: THREAD.into(), ..world.message(&InputMessage::user_text("th-9".into(), "x")) };
+    let wrong_group =
+        Delivery { group: THREAD.into(), ..world.message(&InputMessage::user_text("th-9".into(), "x")) };
     let good = world.user("still there?");
     assert!(world.deliver(&[bad.clone(), wrong_group.clone(), good]).await.is_empty());
     let kept = world.dead.kept.lock().unwrap().clone();
@@ -267,10 +268,7 @@ async fn i5_user_text_interrupts_and_the_late_result_is_a_note() {
     assert_eq!(*world.tools.cancelled.lock().unwrap(), [call.clone()]);
     world.done(&world.result(&call, "ok")).await;
     let story = world.story().await;
-    assert_eq!(
-        story[..5],
-        ["user: hi", "call: echo {}", "interrupt", "user: never mind", "assistant: fine"]
-    );
+    assert_eq!(story[..5], ["user: hi", "call: echo {}", "interrupt", "user: never mind", "assistant: fine"]);
     assert!(story[5].contains("late result of echo") && story[5].ends_with("\nok"), "{story:?}");
     assert_eq!(world.model.calls(), 2, "a late result asks nobody");
     world.done(&world.user("and now?")).await;
@@ -403,7 +401,10 @@ async fn f09_results_in_two_records_ask_the_model_once_and_stand_next_to_their_c
         assert_eq!(world.story().await[3..], ["result: A", "result: B", "assistant: done"]);
         let messages = &world.model.requests()[1].messages;
         let RequestMessage::ToolResults(results) = &messages[2] else { panic!("{messages:?}") };
-        assert_eq!(results.iter().map(|result| &result.id).collect::<Vec<_>>(), ids.iter().collect::<Vec<_>>());
+        assert_eq!(
+            results.iter().map(|result| &result.id).collect::<Vec<_>>(),
+            ids.iter().collect::<Vec<_>>()
+        );
         let loaded = world.store.load(&ThreadId::from(THREAD), &[]).await.unwrap();
         assert!(loaded.parked.is_empty());
         world.done(&late.again()).await;
@@ -527,7 +528,10 @@ async fn f50_a_stream_without_its_end_leaves_no_trace_and_is_retried() {
             ScriptedEvent::call("a", "echo", "{}"),
             ScriptedEvent::Cut(true),
         ],
-        vec![ScriptedEvent::call("a", "echo", "{}"), ScriptedEvent::error(ScriptedErrorClass::Transient, "x")],
+        vec![
+            ScriptedEvent::call("a", "echo", "{}"),
+            ScriptedEvent::error(ScriptedErrorClass::Transient, "x"),
+        ],
         text("whole"),
     ]);
     world.done(&world.user("hi")).await;
@@ -577,7 +581,11 @@ async fn f62_a_result_in_the_dispatching_batch_finds_its_call_committed() {
 #[tokio::test]
 async fn i7_bad_calls_are_answered_and_bounded_and_the_thread_takes_the_next_message() {
     let bad = || {
-        calls(&[("a", "nothing", "{}"), ("b", "receive_event__injected", "{}"), ("c", "echo", r#"{"text":7}"#)])
+        calls(&[
+            ("a", "nothing", "{}"),
+            ("b", "receive_event__injected", "{}"),
+            ("c", "echo", r#"{"text":7}"#),
+        ])
     };
     let world = world(vec![bad(), bad(), bad(), text("back")]);
     world.done(&world.user("hi")).await;
@@ -632,12 +640,11 @@ async fn unknown_threads_and_unknown_calls_leave_no_trace() {
 async fn several_threads_of_a_batch_are_served_and_one_failing_leaves_the_others() {
     let model = ScriptedModel::prompts();
     let world = World::new(model);
-    let to = |thread: &str, text: &str| {
-        world.message(&InputMessage::user_text(ThreadId::from(thread), text))
-    };
+    let to = |thread: &str, text: &str| world.message(&InputMessage::user_text(ThreadId::from(thread), text));
     let newer = Delivery { body: r#"{"schema":2}"#.into(), ..to("b", "x") };
     let behind = to("b", "say two");
-    let failed = world.deliver(&[to("a", "say one"), newer.clone(), to("c", "say three"), behind.clone()]).await;
+    let failed =
+        world.deliver(&[to("a", "say one"), newer.clone(), to("c", "say three"), behind.clone()]).await;
     assert_eq!(failed, [newer.message_id, behind.message_id]);
     let mut texts = world.output.texts();
     texts.sort();

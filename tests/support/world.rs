@@ -157,8 +157,7 @@ impl World {
                 return;
             }
             for (message, dedup) in sent {
-                let delivery =
-                    Delivery { dedup: dedup.as_str().to_owned(), ..self.message(&message) };
+                let delivery = Delivery { dedup: dedup.as_str().to_owned(), ..self.message(&message) };
                 self.done(&delivery).await;
             }
         }
@@ -265,11 +264,8 @@ impl Fake {
         let input_schema = serde_json::json!({
             "type": "object", "properties": {"text": {"type": "string"}}
         });
-        let definition = ToolDefinition {
-            name: name.to_owned(),
-            description: format!("the tool {name}"),
-            input_schema,
-        };
+        let definition =
+            ToolDefinition { name: name.to_owned(), description: format!("the tool {name}"), input_schema };
         Self { definition, execution, tools: tools.clone() }
     }
 }
