@@ -16,19 +16,19 @@ Examples:
   dormouse                                  chat in the terminal, on the thread `main`
   dormouse chat 'call srv_echo {\"a\":1}'     one answer on standard output, without any key
   dormouse --model anthropic::claude-sonnet-4-5 chat 'What time is it?'
-  echo 'say hi' | dormouse chat --thread t1 reads lines, answers each
+  echo 'say hi' | dormouse chat -t t1       read lines, answer each
   dormouse serve --port 8787                run until Ctrl-C; any SQS client may send inputs
-  dormouse send 'say later' --thread t1     queue a text; also while nothing runs
+  dormouse send 'say later' -t t1           queue a text; also while nothing runs
   dormouse show t1                          read the conversation
   dormouse threads                          list all of them
 
-Without configuration a scripted model answers: `say TEXT`, `seen`, `think TEXT`, `slow N WORD`,
-`call TOOL JSON`, `both TOOL JSON TOOL JSON`, `look TOOL JSON`; the demo's tools are srv_echo, srv_fail,
-srv_slow and srv_time. For a real model set its key (e.g. ANTHROPIC_API_KEY) and --model, or write a
-dormouse.toml (see dormouse.example.toml).
+Without configuration a script answers: `say TEXT`, `seen`, `think TEXT`, `slow N WORD`, `fail TEXT`,
+`call TOOL JSON`, `both TOOL JSON TOOL JSON`, `look TOOL JSON`. The demo's tools are srv_echo,
+srv_fail, srv_slow and srv_time. For a real model set its key, e.g. ANTHROPIC_API_KEY, and --model,
+or write a dormouse.toml (see dormouse.example.toml).
 
-What was said or queued is in --dir and is there after a crash.
-Exit codes: 0; 1 the answer or a service failed; 2 the command line or the configuration is to be mended.";
+What was said or queued is in --dir, and is there after a crash.
+Exit codes: 0, 1 if the answer or a service failed, 2 if the command line or the configuration is wrong.";
 
 /// Durable AI agents on one machine: DynamoDB, SQS, the worker and the callback endpoint in one process.
 #[derive(Debug, Parser)]
@@ -62,14 +62,14 @@ pub struct Global {
 /// What to do; nothing named: chat in the terminal.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Chat: with TEXT one answer on standard output, else in the terminal or line by line from standard input
+    /// Ask and print the answer; without TEXT, chat in the terminal or answer lines of standard input
     #[command(after_help = "\
 Examples:
   dormouse chat 'say hello'
   dormouse chat 'call srv_slow {\"ms\":2000}' --timeout 30s
   printf 'say one\\nseen\\n' | dormouse chat
 
-Waits for tools and their callbacks. If the time is up the thread goes on at the next start; nothing is lost.")]
+Waits for tools and their callbacks. When the time is up nothing is lost: the thread goes on later.")]
     Chat(ChatArgs),
     /// Run until Ctrl-C or SIGTERM: answer inputs from the queue and take callbacks
     #[command(after_help = "\

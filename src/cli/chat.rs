@@ -104,16 +104,16 @@ impl Session {
     }
 
     async fn late(&self, dedup: &DedupId, timeout: Duration) -> CliError {
-        let where_it_is = match self.conversation.stage(dedup).await {
-            Ok(Stage::Waiting(tools)) => format!("the thread waits for {}", tools.join(", ")),
+        let problem = match self.conversation.stage(dedup).await {
+            Ok(Stage::Waiting(tools)) => format!(
+                "the thread waits for {} and goes on with its result while `dormouse serve` or a chat runs",
+                tools.join(", ")
+            ),
             Ok(Stage::Queued | Stage::Working | Stage::Settled) | Err(_) => {
-                "it is being worked on".to_owned()
+                "the text is kept and answered at the next start".to_owned()
             }
         };
-        CliError::Failed(format!(
-            "no answer within {} s: {where_it_is}; it goes on at the next start, or take a longer --timeout",
-            timeout.as_secs()
-        ))
+        CliError::Failed(format!("no answer within {} s; {problem}", timeout.as_secs()))
     }
 }
 

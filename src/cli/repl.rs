@@ -129,6 +129,9 @@ async fn in_terminal(
             _ = look.tick(), if waiting.is_some() => true,
             () = stop.asked() => {
                 screen.settle()?;
+                if waiting.is_some() {
+                    screen.line("Stopping: an answer under way may finish. Ctrl-C again stops at once.", Tone::Dim)?;
+                }
                 return Ok(());
             }
         };

@@ -62,8 +62,18 @@ pub struct Screen {
     spinner: Option<ProgressBar>,
     /// What of the current response was not shown, where standard output is no terminal.
     held: String,
-    /// Something is on the current line of the terminal.
-    mid_line: bool,
+    cursor: Cursor,
+}
+
+/// What is on the current line of the terminal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cursor {
+    /// Nothing.
+    LineStart,
+    /// Streamed text, on standard output.
+    InText,
+    /// The prompt, on standard error.
+    AtPrompt,
 }
 
 impl Screen {
@@ -75,7 +85,7 @@ impl Screen {
             colours: Colours::of(&io::stderr()),
             spinner: None,
             held: String::new(),
-            mid_line: false,
+            cursor: Cursor::LineStart,
         }
     }
 
@@ -142,13 +152,13 @@ impl Screen {
         let mut err = io::stderr();
         write!(err, "{} ", toned(">", Tone::Bold, self.colours))?;
         err.flush()?;
-        self.mid_line = true;
+        self.cursor = Cursor::AtPrompt;
         Ok(())
     }
 
     /// The person has ended the line of the prompt.
     pub fn prompted(&mut self) {
-        self.mid_line = false;
+        self.cursor = Cursor::LineStart;
     }
 
     /// The spinner is gone and the cursor at the start of a line.
@@ -156,11 +166,15 @@ impl Screen {
         if let Some(spinner) = self.spinner.take() {
             spinner.finish_and_clear();
         }
-        if std::mem::take(&mut self.mid_line) {
-            // The streamed text, or the prompt that something has come between.
-            writeln!(io::stderr())?;
+        self.end_line()
+    }
+
+    fn end_line(&mut self) -> io::Result<()> {
+        match std::mem::replace(&mut self.cursor, Cursor::LineStart) {
+            Cursor::LineStart => Ok(()),
+            Cursor::InText => writeln!(io::stdout()),
+            Cursor::AtPrompt => writeln!(io::stderr()),
         }
-        Ok(())
     }
 
     fn text(&mut self, text: &str) -> io::Result<()> {
@@ -173,10 +187,15 @@ impl Screen {
         if let Some(spinner) = self.spinner.take() {
             spinner.finish_and_clear();
         }
+        if self.cursor == Cursor::AtPrompt {
+            self.end_line()?;
+        }
         let mut out = io::stdout();
         out.write_all(text.as_bytes())?;
         out.flush()?;
-        self.mid_line = !text.ends_with('\n');
+        if !text.is_empty() {
+            self.cursor = if text.ends_with('\n') { Cursor::LineStart } else { Cursor::InText };
+        }
         Ok(())
     }
 
@@ -184,11 +203,8 @@ impl Screen {
         if !self.err_is_terminal {
             return;
         }
-        if self.mid_line {
-            // What is on the line stays readable.
-            let _ = writeln!(io::stderr());
-            self.mid_line = false;
-        }
+        // What is on the line stays readable; a terminal that is gone has no lines.
+        let _ = self.end_line();
         let spinner = self.spinner.get_or_insert_with(|| {
             let style = ProgressStyle::with_template("{spinner} {msg} {elapsed}")
                 .unwrap_or_else(|_| ProgressStyle::default_spinner());

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use dormouse::config::{Config, ConfigError, DEFAULT_NAME, ModelConfig};
+use dormouse::config::{Config, DEFAULT_NAME, ModelConfig};
 use dormouse::local::system::LocalOptions;
 use dormouse::model;
 use dormouse::slice::Observer;
@@ -50,17 +50,20 @@ fn config(global: &Global) -> Result<Config, CliError> {
         Some(file) => Some(file.as_path()),
         None => Some(Path::new(DEFAULT_FILE)).filter(|file| file.is_file()),
     };
-    let loaded = Config::load_with(file, |config| match &global.model {
-        Some(spec) => set_model(config, spec),
-        None => Ok(()),
+    let mut model_set = Ok(());
+    let loaded = Config::load_with(file, |config| {
+        if let Some(spec) = &global.model {
+            model_set = set_model(config, spec);
+        }
     });
+    model_set?;
     let config = loaded.map_err(|e| CliError::Usage(one_line(&e.to_string())))?;
     check_model(&config)?;
     Ok(config)
 }
 
 /// Makes `spec` the model of the default agent.
-fn set_model(config: &mut Config, spec: &str) -> Result<(), ConfigError> {
+fn set_model(config: &mut Config, spec: &str) -> Result<(), CliError> {
     let model = match config.models.get(spec) {
         Some(model) => model.clone(),
         None if spec == SCRIPTED => ModelConfig::from_spec(spec),
@@ -73,13 +76,10 @@ fn set_model(config: &mut Config, spec: &str) -> Result<(), ConfigError> {
         None => {
             let known: Vec<&str> = config.models.keys().map(String::as_str).collect();
             let known = if known.is_empty() { String::new() } else { format!(" ({})", known.join(", ")) };
-            return Err(ConfigError::field(
-                "--model",
-                format!(
-                    "there is no model {spec:?}; write scripted, provider::model such as \
-                     anthropic::claude-sonnet-4-5, or a name in [models]{known}"
-                ),
-            ));
+            return Err(CliError::Usage(format!(
+                "there is no model {spec:?}; write scripted, provider::model such as \
+                 anthropic::claude-sonnet-4-5, or a name in [models]{known}"
+            )));
         }
     };
     config.models.insert(DEFAULT_NAME.to_owned(), model);
