@@ -1,5 +1,6 @@
 //! Whole slices, from an SQS event to what is stored, sent and dispatched. Each test is named by the invariant
 //! (`i3_…`) or the field case (`f09_…`) that it keeps.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[path = "support/world.rs"]
 mod world;

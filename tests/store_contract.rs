@@ -1,7 +1,7 @@
 //! One contract for every store: in memory, on an embedded DynamoDB, and on a server that somebody else wrote.
 //!
-//! The cases are in `store_contract/`: `cases` hold for every store, `table` for the DynamoDB table alone. Each
-//! makes its own store, so all run at once.
+//! The cases are in `store_contract/`: `commits` and `kept` hold for every store, `table` for the DynamoDB table
+//! alone. Each makes its own store, so all run at once.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -10,10 +10,18 @@ mod ddb;
 
 #[path = "store_contract/bed.rs"]
 mod bed;
-#[path = "store_contract/cases.rs"]
-mod cases;
+#[path = "store_contract/commits.rs"]
+mod commits;
+#[path = "store_contract/kept.rs"]
+mod kept;
 #[path = "store_contract/table.rs"]
 mod table;
+
+/// The cases by name, for the macro below.
+mod cases {
+    pub use crate::commits::*;
+    pub use crate::kept::*;
+}
 
 macro_rules! contract {
     ($($case:ident),* $(,)?) => {
@@ -84,7 +92,7 @@ table_contract! {
     i8_unknown_attributes_and_rows_survive,
     i7_rows_that_cannot_be_read_are_placeholders,
     a_missing_item_is_incomplete_and_one_that_comes_late_is_not,
-    items_beyond_head_are_not_part_of_the_view,
+    i8_items_beyond_head_are_neither_shown_nor_written_over,
     round_trips_are_as_few_as_the_design_says,
     i2_a_commit_whose_answer_was_lost_is_done,
     i6_a_lost_race_after_a_lost_answer_is_a_lost_race,

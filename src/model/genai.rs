@@ -27,7 +27,7 @@ use std::time::Duration;
 
 use ::genai::chat::{ChatOptions, ChatStreamEvent, ReasoningEffort, StreamEnd};
 use ::genai::resolver::{Endpoint, ProviderConfig};
-use ::genai::{Client, ModelIden};
+use ::genai::{Client, ModelIden, WebConfig};
 use async_trait::async_trait;
 use futures::StreamExt;
 use futures::stream::{self, BoxStream};
@@ -45,6 +45,9 @@ pub const REQUEST_START_TIMEOUT: Duration = Duration::from_secs(60);
 /// Between two pieces of a response. Keep-alive comments and pings count as pieces: what they cannot hide is
 /// bounded by the slice's deadline.
 pub const STREAM_SILENCE_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// How requests introduce themselves.
+const USER_AGENT: &str = concat!("dormouse/", env!("CARGO_PKG_VERSION"));
 
 /// A model behind a provider that genai speaks to.
 pub struct GenaiModel {
@@ -69,10 +72,19 @@ impl GenaiModel {
         let auth = provider.auth(config, api_key)?;
         let endpoint = provider.endpoint(config)?;
         let settings = ProviderConfig { endpoint: endpoint.map(Endpoint::from_owned), auth: Some(auth) };
+        let unusable = || ModelError::new(ErrorClass::Fatal, "the HTTP client cannot be built");
+        // A redirect would carry the key, in a header that only its provider knows as one, to another host.
+        let http = WebConfig::default()
+            .apply_to_builder(reqwest::Client::builder())
+            .redirect(reqwest::redirect::Policy::none())
+            .user_agent(USER_AGENT)
+            .build()
+            .map_err(|_| unusable())?;
         let client = Client::builder()
+            .with_reqwest(http)
             .append_provider_config(provider.kind, settings)
             .build()
-            .map_err(|_| ModelError::new(ErrorClass::Fatal, "the HTTP client cannot be built"))?;
+            .map_err(|_| unusable())?;
         Ok(Self {
             client,
             target: ModelIden::new(provider.kind, config.name.clone()),
@@ -159,7 +171,7 @@ impl ModelProvider for GenaiModel {
             .exec_chat_stream(self.target.clone(), chat.into(), Some(&options))
             .await
             .map_err(|e| self.classifier.classify(&e, None))?;
-        let mut events = translate(response.stream.boxed(), frames, names, self.classifier.clone()).boxed();
+        let mut events = self.translate(response.stream.boxed(), frames, names).boxed();
         // genai sends the request when the stream is first polled, so a refused request is found only here.
         match events.next().await {
             Some(Ok(first)) => Ok(stream::once(async { Ok(first) }).chain(events).boxed()),
@@ -171,51 +183,61 @@ impl ModelProvider for GenaiModel {
 
 type GenaiEvents = BoxStream<'static, ::genai::Result<ChatStreamEvent>>;
 
-/// Text and reasoning come from genai's events; calls, signatures and the end from the frames behind them.
-fn translate(
-    mut events: GenaiEvents,
-    frames: Arc<Frames>,
-    names: ToolNames,
-    classifier: Classifier,
-) -> impl futures::Stream<Item = Result<ModelEvent, ModelError>> + Send {
-    async_stream::stream! {
-        let mut called = false;
-        let end = loop {
-            let event = events.next().await;
-            // What earlier frames completed stands before what this event brings.
-            for ready in frames.take_ready() {
-                yield Ok(names.decode(ready, &mut called));
+impl GenaiModel {
+    /// Text and reasoning come from genai's events; calls, signatures and the end from the frames behind them.
+    fn translate(
+        &self,
+        mut events: GenaiEvents,
+        frames: Arc<Frames>,
+        names: ToolNames,
+    ) -> impl futures::Stream<Item = Result<ModelEvent, ModelError>> + Send + use<> {
+        let classifier = self.classifier.clone();
+        let echoes = self.provider.echoes_plain_reasoning();
+        async_stream::stream! {
+            let (mut called, mut reasons) = (false, false);
+            let end = loop {
+                let event = events.next().await;
+                // What earlier frames completed stands before what this event brings.
+                for ready in frames.take_ready() {
+                    yield Ok(names.decode(ready, &mut called));
+                }
+                match event {
+                    Some(Ok(ChatStreamEvent::Chunk(chunk))) if !chunk.content.is_empty() => {
+                        if std::mem::take(&mut reasons) {
+                            yield Ok(openai::plain_reasoning_block());
+                        }
+                        yield Ok(ModelEvent::Text(chunk.content));
+                    }
+                    Some(Ok(ChatStreamEvent::ReasoningChunk(chunk))) if !chunk.content.is_empty() => {
+                        reasons = echoes;
+                        yield Ok(ModelEvent::ReasoningText(chunk.content));
+                    }
+                    Some(Ok(ChatStreamEvent::End(end))) => break Some(end),
+                    Some(Ok(_)) => {}
+                    // The server closed after the last thing it had to say: `[DONE]` is a courtesy.
+                    Some(Err(_)) | None if frames.is_complete() => break None,
+                    Some(Err(error)) => {
+                        yield Err(classifier.classify(&error, frames.failure().as_ref()));
+                        return;
+                    }
+                    None => break None,
+                }
+            };
+            let usage = end.as_ref().and_then(usage).or_else(|| frames.usage());
+            let Some((held, stop)) = frames.finish() else {
+                yield Err(classifier.cut());
+                return;
+            };
+            if reasons {
+                yield Ok(openai::plain_reasoning_block());
             }
-            match event {
-                Some(Ok(ChatStreamEvent::Chunk(chunk))) if !chunk.content.is_empty() => {
-                    yield Ok(ModelEvent::Text(chunk.content));
-                }
-                Some(Ok(ChatStreamEvent::ReasoningChunk(chunk))) if !chunk.content.is_empty() => {
-                    yield Ok(ModelEvent::ReasoningText(chunk.content));
-                }
-                Some(Ok(ChatStreamEvent::End(end))) => break Some(end),
-                Some(Ok(_)) => {}
-                // The server closed after the last thing it had to say: `[DONE]` is a courtesy.
-                Some(Err(_)) | None if frames.is_complete() => break None,
-                Some(Err(error)) => {
-                    yield Err(classifier.classify(&error, frames.failure().as_ref()));
-                    return;
-                }
-                None => break None,
+            for call in held {
+                yield Ok(names.decode(call, &mut called));
             }
-        };
-        let usage = end.as_ref().and_then(usage).or_else(|| frames.usage());
-        match frames.finish() {
-            Some((held, stop)) => {
-                for call in held {
-                    yield Ok(names.decode(call, &mut called));
-                }
-                match stop_reason(&stop, called) {
-                    Some(stop) => yield Ok(ModelEvent::End { stop, usage }),
-                    None => yield Err(classifier.failed_in_stream(&stop)),
-                }
+            match stop_reason(&stop, called) {
+                Some(stop) => yield Ok(ModelEvent::End { stop, usage }),
+                None => yield Err(classifier.failed_in_stream(&stop)),
             }
-            None => yield Err(classifier.cut()),
         }
     }
 }

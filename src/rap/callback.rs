@@ -29,16 +29,14 @@ use super::token::CallbackTokens;
 use super::wire::{Callback, CallbackKind, Choice, Event, Payload, ToolResult};
 use crate::config::Config;
 use crate::message::{
-    CallId, ContentPart, DedupId, Epoch, InputContent, InputMessage, OAuthRequired, RawJson, Seq, Synthetic,
-    ThreadId, ToolResultInput, UserChoiceRequired,
+    CallId, ContentPart, DedupId, Epoch, InputContent, InputMessage, OAuthRequired, Seq, Synthetic, ThreadId,
+    ToolResultInput, UserChoiceRequired,
 };
 use crate::queue::{InputSender, QueueError};
 use crate::store::{Meta, Store, StoreError};
 
 /// Bytes of a callback's body: API Gateway takes 10 MB, but the event that Lambda gets, escaped, only 6 MB.
 pub const MAX_CALLBACK_BYTES: usize = 4 * 1024 * 1024;
-/// Bytes of a view, which is one row of the table.
-pub const MAX_VIEW_BYTES: usize = 350 * 1024;
 
 /// What callbacks need.
 #[derive(Clone)]
@@ -235,7 +233,10 @@ async fn take(
             });
             ask(deps, thread, call, &state, "rap-user-choice", content).await
         }
-        Payload::View { view_type, content } => store_view(deps, thread, &view_type, &content).await,
+        Payload::View { view_type, content } => {
+            deps.store.put_view(thread, &view_type, &content).await?;
+            Ok(CallbackReply::new(200, "stored"))
+        }
     }
 }
 
@@ -326,20 +327,6 @@ async fn ask(
     let dedup = DedupId::derive(kind, &[thread.as_str(), call.as_str()]);
     deps.sender.send(&InputMessage::plain(thread.clone(), content), &dedup).await?;
     Ok(CallbackReply::new(200, QUEUED))
-}
-
-async fn store_view(
-    deps: &CallbackDeps,
-    thread: &ThreadId,
-    view_type: &str,
-    content: &RawJson,
-) -> Result<CallbackReply, Unavailable> {
-    if content.get().len() > MAX_VIEW_BYTES {
-        let detail = Some("the limit of a view is 350 KiB".to_owned());
-        return Ok(CallbackReply { status: 413, outcome: "too large", detail });
-    }
-    deps.store.put_view(thread, view_type, content).await?;
-    Ok(CallbackReply::new(200, "stored"))
 }
 
 /// The dedup id of the one result of a call.

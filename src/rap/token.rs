@@ -212,7 +212,7 @@ mod tests {
         let old = tokens(&format!(r#"{{"active":"k1","k1":"{K1}"}}"#)).token(&thread, &call);
         let rotated = tokens(&format!(r#"{{"active":"k2","keys":{{"k1":"{K1}","k2":"{K2}"}}}}"#));
         assert_ne!(rotated.token(&thread, &call), old);
-        assert_eq!(rotated.verify(&old), Ok((thread.clone(), call.clone())));
+        assert_eq!(rotated.verify(&old), Ok((thread, call)));
         let removed = tokens(&format!(r#"{{"active":"k2","k2":"{K2}"}}"#));
         assert_eq!(removed.verify(&old), Err(TokenError::UnknownKey));
         let replaced = tokens(&format!(r#"{{"active":"k1","k1":"{K2}"}}"#));

@@ -279,7 +279,7 @@ impl Callback {
         let text = json::mend(body);
         let members: BTreeMap<String, RawJson> =
             serde_json::from_str(&text).map_err(|_| EnvelopeError::NotAnObject)?;
-        let text_member = |name: &str| members.get(name).and_then(|raw| read::<String>(raw));
+        let text_member = |name: &str| members.get(name).and_then(read::<String>);
         let kind = text_member("type")
             .and_then(|name| CallbackKind::parse(&name))
             .ok_or(EnvelopeError::UnknownType)?;

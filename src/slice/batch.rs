@@ -59,10 +59,8 @@ pub async fn process_batch(
         let started = Instant::now();
         let mut processed = Processed { done: 0, refused: Vec::new(), error: None };
         for race in 1..=MAX_RACES {
-            let (_keep, no_cancel) = oneshot::channel();
-            let this_cancel = std::mem::replace(&mut cancel, no_cancel);
             processed = Processed { done: 0, refused: Vec::new(), error: None };
-            let result = slice(runtime, thread, inputs, deadline, this_cancel, &mut processed).await;
+            let result = slice(runtime, thread, inputs, deadline, &mut cancel, &mut processed).await;
             processed.error = result.err();
             if !processed.error.as_ref().is_some_and(SliceError::is_lost_race) {
                 break;
@@ -91,7 +89,7 @@ async fn slice(
     thread: &ThreadId,
     inputs: &[Input],
     deadline: Instant,
-    cancel: oneshot::Receiver<()>,
+    cancel: &mut oneshot::Receiver<()>,
     processed: &mut Processed,
 ) -> Result<(), SliceError> {
     let dedup: Vec<DedupId> = inputs.iter().map(|input| input.arrival.dedup.clone()).collect();
@@ -144,7 +142,7 @@ async fn finish(
     ready: bool,
     outside: bool,
     deadline: Instant,
-    cancel: oneshot::Receiver<()>,
+    cancel: &mut oneshot::Receiver<()>,
 ) -> Result<(), SliceError> {
     for interrupted in manager.history_mut().take_interrupted_tool_calls() {
         manager.promise(Promise::Cancel { call: interrupted.call, server: interrupted.server });

@@ -64,7 +64,7 @@ pub fn run_completion<'a>(
     session: &'a Session,
     manager: &'a mut HistoryManager,
     deadline: Instant,
-    mut cancel: oneshot::Receiver<()>,
+    cancel: &'a mut oneshot::Receiver<()>,
 ) -> impl Stream<Item = Result<CompletionEvent, SliceError>> + 'a {
     try_stream! {
         let mut spent = Spent::default();
@@ -109,10 +109,10 @@ pub fn run_completion<'a>(
             let mut response = Err(ModelError::new(ErrorClass::Transient, "the stream was cut"));
             let stop_at = deadline.checked_sub(runtime.limits.deadline_margin).unwrap_or(deadline);
             let request = session.profile.model.stream(rendered.request);
-            match unless_stopped(request, stop_at, &mut cancel).await? {
+            match unless_stopped(request, stop_at, cancel).await? {
                 Err(e) => response = Err(e),
                 Ok(mut stream) => loop {
-                    match unless_stopped(stream.next(), stop_at, &mut cancel).await? {
+                    match unless_stopped(stream.next(), stop_at, cancel).await? {
                         None => break,
                         Some(Err(e)) => { response = Err(e); break; }
                         Some(Ok(ModelEvent::End { stop, usage })) => {
@@ -179,8 +179,8 @@ async fn unless_stopped<T>(
     tokio::select! {
         done = work => Ok(done),
         () = tokio::time::sleep_until(stop_at) => Err(SliceError::Deadline),
-        // A dropped sender is nobody who could cancel.
-        Ok(()) = cancel => Err(SliceError::Cancelled),
+        // A dropped sender is nobody who could cancel; a receiver that has said so must not be asked again.
+        Ok(()) = &mut *cancel, if !cancel.is_terminated() => Err(SliceError::Cancelled),
     }
 }
 

@@ -55,10 +55,11 @@ pub async fn prepare_input(
         tracing::info!(%thread, dedup = %arrival.dedup, "input for a closed thread dropped");
         return Ok(PrepareResult::Handled);
     }
-    if !manager.exists() && manager.meta().agent.is_empty() {
-        if let Some(result) = found_thread(runtime, message, arrival, manager) {
-            return Ok(result);
-        }
+    if !manager.exists()
+        && manager.meta().agent.is_empty()
+        && let Some(result) = found_thread(runtime, message, arrival, manager)
+    {
+        return Ok(result);
     }
     if let Some(metadata) = &message.metadata {
         manager.set_metadata(metadata.clone());

@@ -63,10 +63,10 @@ impl Thread {
 
     /// Whether every condition of `commit` but the token's holds.
     fn allows(&self, commit: &Commit) -> bool {
-        let stands = match (commit.expect, &self.meta) {
+        let stands = match (&commit.expect, &self.meta) {
             (Expect::Absent, None) => true,
-            (Expect::At { epoch, head }, Some(meta)) => {
-                meta.epoch == epoch && meta.head == head && !meta.closed
+            (Expect::At { epoch, head, token }, Some(meta)) => {
+                (meta.epoch, meta.head) == (*epoch, *head) && meta.token == *token && !meta.closed
             }
             (Expect::Absent, Some(_)) | (Expect::At { .. }, None) => false,
         };
@@ -304,5 +304,47 @@ impl StateStore for MemoryStore {
     async fn put_manifest(&self, server: &str, manifest: &str, now_ms: i64) -> Result<(), StoreError> {
         self.lock().manifests.insert(server.to_owned(), (manifest.to_owned(), now_ms));
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::{ItemBody, ItemFacts, SystemItem};
+
+    fn create(token: &str) -> Commit {
+        let mut meta = Meta::new_root(ThreadId::from("t"), "agent", None, 0);
+        let body = ItemBody::System(SystemItem { text: "a".into() });
+        meta.head = Seq(2);
+        meta.token = token.to_owned();
+        Commit {
+            expect: Expect::Absent,
+            meta,
+            items: vec![Item::fresh(Seq(1), body, ItemFacts::default())],
+            dedup: Vec::new(),
+            park: Vec::new(),
+            release: Vec::new(),
+            subscriptions: Vec::new(),
+            choices: Vec::new(),
+            now_ms: 0,
+        }
+    }
+
+    #[tokio::test]
+    async fn i2_faults_come_in_the_order_given_and_a_lost_answer_is_known_by_its_token() {
+        let store = MemoryStore::new();
+        let thread = ThreadId::from("t");
+        store.fail_commits([CommitFault::Unavailable, CommitFault::LostRace, CommitFault::AnswerLost]);
+        assert!(store.commit(create("ours")).await.is_err());
+        assert_eq!(store.commit(create("ours")).await.unwrap(), Committed::LostRace);
+        assert_eq!((store.meta(&thread).await.unwrap(), store.commits()), (None, 0));
+        assert!(store.commit(create("ours")).await.unwrap_err().is_transient());
+        assert_eq!(store.commits(), 1);
+        assert_eq!(store.commit(create("ours")).await.unwrap(), Committed::Done);
+        assert_eq!(store.commit(create("theirs")).await.unwrap(), Committed::LostRace);
+        assert_eq!(store.commits(), 1);
+        store.fail_loads(1);
+        assert!(store.load(&thread, &[]).await.is_err());
+        assert_eq!(store.load(&thread, &[]).await.unwrap().items.len(), 1);
     }
 }

@@ -49,7 +49,7 @@ pub struct ParkedInput {
     pub dedup: DedupId,
     /// The message that brought it.
     pub cause: MessageId,
-    /// The `InputMessage` JSON.
+    /// The `InputMessage` JSON; empty if its row was damaged, so that it can still be released.
     pub body: String,
 }
 
@@ -70,7 +70,7 @@ impl ParkedInput {
 }
 
 /// What must be true of the thread for a commit to count.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Expect {
     /// There is no such thread yet.
     Absent,
@@ -80,6 +80,9 @@ pub enum Expect {
         epoch: Epoch,
         /// Its next free seq.
         head: Seq,
+        /// The token of the commit that was read. Parking and releasing do not move the head, so without it a
+        /// stale writer at the same head could overwrite what they have changed.
+        token: String,
     },
 }
 
@@ -106,8 +109,10 @@ pub struct ChoiceRow {
 pub struct Commit {
     /// The condition (I6).
     pub expect: Expect,
-    /// The thread's state afterwards, `token` and outbox included. A store writes the attributes that a slice
-    /// owns and leaves every other one as it is.
+    /// The thread's state afterwards, `token` and outbox included. The token must be new with every commit and the
+    /// same when the same commit is sent again. A store writes the attributes that a slice owns, leaves every
+    /// other one as it is, and sets what a thread *is* (root, parent, kind, owner, agent, time of creation) only
+    /// with [`Expect::Absent`].
     pub meta: Meta,
     /// New items, contiguous from the expected head.
     pub items: Vec<Item>,
@@ -155,8 +160,8 @@ impl Commit {
 
     /// The position that the first new item must have: the expected head, or the start of a new log.
     pub fn first_seq(&self) -> Seq {
-        match self.expect {
-            Expect::At { epoch, head } if epoch == self.meta.epoch => head,
+        match &self.expect {
+            Expect::At { epoch, head, .. } if *epoch == self.meta.epoch => *head,
             Expect::At { .. } | Expect::Absent => Seq::FIRST,
         }
     }
@@ -341,6 +346,10 @@ pub trait ConversationStore: Send + Sync {
     async fn load(&self, thread: &ThreadId, dedup: &[DedupId]) -> Result<Loaded, StoreError>;
 
     /// Writes everything of `commit` or nothing.
+    ///
+    /// Sent again, a commit that is the thread's last is [`Committed::Done`] and not applied twice. Fails with
+    /// [`StoreError::Invalid`] if [`Commit::validate`] does; after [`StoreError::Unavailable`] it is unknown
+    /// whether it took effect.
     async fn commit(&self, commit: Commit) -> Result<Committed, StoreError>;
 
     /// Whether an input was processed or parked. Strongly consistent.
@@ -349,7 +358,7 @@ pub trait ConversationStore: Send + Sync {
     /// A thread's state without its history. Strongly consistent.
     async fn meta(&self, thread: &ThreadId) -> Result<Option<Meta>, StoreError>;
 
-    /// Newest threads first, at most `limit`.
+    /// Newest threads first, at most `limit`. Not strongly consistent: one made just now may be missing.
     async fn list_threads(&self, limit: usize) -> Result<Vec<ThreadSummary>, StoreError>;
 
     /// Keeps a queue body that is too large for the queue, under its digest; idempotent. Expires.

@@ -346,7 +346,11 @@ impl HistoryManager {
         }
         let mut commit = Commit {
             expect: match self.exists {
-                true => Expect::At { epoch: self.meta.epoch, head: self.meta.head },
+                true => Expect::At {
+                    epoch: self.meta.epoch,
+                    head: self.meta.head,
+                    token: self.meta.token.clone(),
+                },
                 false => Expect::Absent,
             },
             meta: meta.clone(),

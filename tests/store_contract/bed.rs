@@ -90,7 +90,7 @@ pub fn append(meta: &Meta, texts: &[&str]) -> Commit {
     after.head = meta.head.plus(texts.len());
     after.token = token();
     Commit {
-        expect: Expect::At { epoch: meta.epoch, head: meta.head },
+        expect: Expect::At { epoch: meta.epoch, head: meta.head, token: meta.token.clone() },
         items: texts.iter().enumerate().map(|(n, raw)| item(meta.head.plus(n).0, raw)).collect(),
         meta: after,
         dedup: Vec::new(),

@@ -115,17 +115,23 @@ pub async fn a_missing_item_is_incomplete_and_one_that_comes_late_is_not(url: &s
     assert_eq!(raws(&loaded), [said("a"), said("late"), said("c")]);
 }
 
-pub async fn items_beyond_head_are_not_part_of_the_view(url: &str) {
+pub async fn i8_items_beyond_head_are_neither_shown_nor_written_over(url: &str) {
     let (client, table) = new_table(url).await;
     let store = DynamoStore::new(client.clone(), table.clone());
     let make = create("t", &[&said("a")]);
-    let thread = make.meta.thread.clone();
+    let meta = make.meta.clone();
+    let thread = meta.thread.clone();
     store.commit(make).await.unwrap();
     // What a load sees when a commit lands between its read of META and its read of the log.
     plant(&client, &table, "L#0#t", "I#000000000002", "raw", s(&said("b"))).await;
     let loaded = store.load(&thread, &[]).await.unwrap();
     assert_eq!(raws(&loaded), [said("a")]);
-    assert_eq!(loaded.meta.unwrap().head, Seq(2));
+    assert_eq!(loaded.meta, Some(meta.clone()));
+    // And if it were no commit but a stray row: an item is never written over.
+    assert_eq!(store.commit(append(&meta, &[&said("over")])).await.unwrap(), Committed::LostRace);
+    let raw = attribute(&client, &table, "L#0#t", "I#000000000002", "raw").await;
+    assert_eq!(raw, Some(s(&said("b"))));
+    assert_eq!(store.meta(&thread).await.unwrap(), Some(meta));
 }
 
 pub async fn round_trips_are_as_few_as_the_design_says(url: &str) {
@@ -179,6 +185,14 @@ pub async fn round_trips_are_as_few_as_the_design_says(url: &str) {
 struct Wire {
     lost_answers: Arc<AtomicUsize>,
     lost_requests: Arc<AtomicUsize>,
+    sent: Arc<AtomicUsize>,
+}
+
+impl Wire {
+    /// Whether everything that was to be lost was lost.
+    fn is_whole(&self) -> bool {
+        [&self.lost_answers, &self.lost_requests].iter().all(|left| left.load(Ordering::SeqCst) == 0)
+    }
 }
 
 fn take(counter: &AtomicUsize) -> Result<(), BoxError> {
@@ -199,6 +213,7 @@ impl Intercept for Wire {
         _: &RuntimeComponents,
         _: &mut ConfigBag,
     ) -> Result<(), BoxError> {
+        self.sent.fetch_add(1, Ordering::SeqCst);
         take(&self.lost_requests)
     }
 
@@ -225,12 +240,14 @@ pub async fn i2_a_commit_whose_answer_was_lost_is_done(url: &str) {
     let meta = make.meta.clone();
     wire.lost_answers.store(2, Ordering::SeqCst);
     assert_eq!(store.commit(make).await.unwrap(), Committed::Done);
+    assert!(wire.is_whole());
 
     let mut step = append(&meta, &[&said("b")]);
     step.dedup = vec![days("in-1")];
     wire.lost_requests.store(1, Ordering::SeqCst);
     wire.lost_answers.store(1, Ordering::SeqCst);
     assert_eq!(store.commit(step).await.unwrap(), Committed::Done);
+    assert!(wire.is_whole());
 
     wire.lost_answers.store(2, Ordering::SeqCst);
     let loaded = store.load(&meta.thread, &[]).await.unwrap();
@@ -250,6 +267,7 @@ pub async fn i6_a_lost_race_after_a_lost_answer_is_a_lost_race(url: &str) {
     store.commit(append(&meta, &[&said("theirs")])).await.unwrap();
     wire.lost_answers.store(1, Ordering::SeqCst);
     assert_eq!(store.commit(append(&meta, &[&said("ours")])).await.unwrap(), Committed::LostRace);
+    assert!(wire.is_whole());
 }
 
 pub async fn a_missing_table_is_refused_and_a_dead_server_unavailable(url: &str) {
@@ -263,8 +281,11 @@ pub async fn a_missing_table_is_refused_and_a_dead_server_unavailable(url: &str)
         assert!(matches!(error, StoreError::Refused(_)), "{error}");
     }
     let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let store = DynamoStore::new(crate::ddb::client(&format!("http://{nobody}")), "table".to_owned());
+    let (store, wire) = wired(&format!("http://{nobody}"), "table");
+    let trips = RoundTrips::new();
+    let store = store.with_round_trips(trips.clone());
     let error = store.meta(&t).await.unwrap_err();
+    assert_eq!(wire.sent.load(Ordering::SeqCst), trips.requests(), "only the store repeats, not the SDK");
     assert!(matches!(error, StoreError::Unavailable(_)), "{error}");
 }
 

@@ -1,5 +1,7 @@
 //! DynamoDB for the tests: in this process, or the server that an environment variable names.
 
+#![allow(dead_code, unused_imports, reason = "each test binary uses a part of it")]
+
 use std::io::Write;
 use std::sync::Once;
 

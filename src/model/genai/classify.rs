@@ -153,6 +153,7 @@ impl Classifier {
             (None, false) => format!("reported {codes}"),
         };
         let advice = match (class, report.status) {
+            (ErrorClass::Fatal, Some(300..=399)) => ": base_url is not the provider's own address".to_owned(),
             (ErrorClass::Fatal, Some(404)) => {
                 format!(": model {} is not known to {}, or base_url is wrong", self.model, self.provider)
             }
@@ -260,7 +261,8 @@ impl Report {
         match self.status {
             Some(429 | 503 | 529) => throttled,
             _ if self.has(&THROTTLE_CODES) => throttled,
-            Some(401..=404) => ErrorClass::Fatal,
+            // Redirects are not followed.
+            Some(300..=399 | 401..=404) => ErrorClass::Fatal,
             Some(413) => ErrorClass::Overflow,
             // Time-outs and conflicts pass by themselves.
             Some(408 | 409 | 425) => ErrorClass::Transient,

@@ -111,6 +111,11 @@ impl Provider {
         }
     }
 
+    /// Whether the provider signs nothing but wants its reasoning back within a turn with calls.
+    pub fn echoes_plain_reasoning(&self) -> bool {
+        matches!(self.kind, AdapterKind::DeepSeek | AdapterKind::Kimi | AdapterKind::Moonshot)
+    }
+
     /// genai 0.7.2 fetches AWS credentials with `block_in_place`, which panics on a single-threaded runtime.
     pub fn check_runtime(&self) -> Result<(), ModelError> {
         let single = || {

@@ -5,14 +5,19 @@
 //! id or an index (F06), signatures block by block (F40), whether the response reached its terminal event
 //! (F50), and why it stopped (OpenAI Responses says only "incomplete", F49).
 
+mod wire;
+
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ::genai::chat::{ChatFrameSink, FrameCtx, RawFrameRef};
-use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use self::wire::{
+    AnthropicBlock, AnthropicFrame, ChatCallDelta, ChatChunk, GeminiFrame, ResponsesFrame, ResponsesItem,
+    text_of,
+};
 use super::dialect::Dialect;
 use crate::message::RawJson;
 use crate::model::{ModelEvent, Usage};
@@ -119,164 +124,6 @@ impl Call {
             signature: self.signature,
         }
     }
-}
-
-/// A member that some servers send as a string and some as the value itself.
-fn text_of(raw: Option<&RawValue>) -> String {
-    match raw.map(RawValue::get) {
-        None | Some("null") => String::new(),
-        Some(text) => serde_json::from_str::<String>(text).unwrap_or_else(|_| text.to_owned()),
-    }
-}
-
-#[derive(Deserialize)]
-struct ChatChunk<'a> {
-    #[serde(borrow, default)]
-    choices: Option<Vec<ChatChoice<'a>>>,
-    #[serde(default)]
-    usage: Option<Value>,
-}
-
-#[derive(Deserialize)]
-struct ChatChoice<'a> {
-    #[serde(borrow, default)]
-    delta: Option<ChatDelta<'a>>,
-    #[serde(default)]
-    finish_reason: Option<String>,
-}
-
-#[derive(Deserialize)]
-struct ChatDelta<'a> {
-    #[serde(borrow, default)]
-    tool_calls: Option<Vec<ChatCallDelta<'a>>>,
-    #[serde(default)]
-    refusal: Option<String>,
-}
-
-#[derive(Deserialize)]
-struct ChatCallDelta<'a> {
-    #[serde(default)]
-    index: Option<u64>,
-    #[serde(default)]
-    id: Option<String>,
-    #[serde(borrow, default)]
-    function: Option<ChatFunction<'a>>,
-}
-
-#[derive(Deserialize)]
-struct ChatFunction<'a> {
-    #[serde(default)]
-    name: Option<String>,
-    #[serde(borrow, default)]
-    arguments: Option<&'a RawValue>,
-}
-
-#[derive(Deserialize)]
-struct AnthropicFrame<'a> {
-    r#type: String,
-    #[serde(borrow, default)]
-    content_block: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    delta: Option<AnthropicDelta<'a>>,
-}
-
-#[derive(Deserialize)]
-struct AnthropicBlock<'a> {
-    r#type: String,
-    #[serde(default)]
-    id: Option<String>,
-    #[serde(default)]
-    name: Option<String>,
-    #[serde(borrow, default)]
-    input: Option<&'a RawValue>,
-    #[serde(default)]
-    signature: Option<String>,
-}
-
-#[derive(Deserialize)]
-struct AnthropicDelta<'a> {
-    #[serde(default)]
-    partial_json: Option<String>,
-    #[serde(default)]
-    signature: Option<String>,
-    #[serde(borrow, default)]
-    stop_reason: Option<&'a RawValue>,
-}
-
-#[derive(Deserialize)]
-struct ResponsesFrame<'a> {
-    r#type: String,
-    #[serde(default)]
-    delta: Option<Value>,
-    #[serde(borrow, default)]
-    item: Option<ResponsesItem<'a>>,
-    #[serde(borrow, default)]
-    response: Option<ResponsesEnd<'a>>,
-}
-
-#[derive(Deserialize)]
-struct ResponsesItem<'a> {
-    r#type: String,
-    #[serde(default)]
-    call_id: Option<String>,
-    #[serde(default)]
-    name: Option<String>,
-    #[serde(borrow, default)]
-    arguments: Option<&'a RawValue>,
-    #[serde(default)]
-    encrypted_content: Option<String>,
-}
-
-#[derive(Deserialize)]
-struct ResponsesEnd<'a> {
-    #[serde(default)]
-    status: Option<String>,
-    #[serde(default)]
-    incomplete_details: Option<Value>,
-    #[serde(default)]
-    error: Option<Value>,
-    #[serde(borrow, default)]
-    output: Option<Vec<ResponsesItem<'a>>>,
-}
-
-#[derive(Deserialize)]
-struct GeminiFrame<'a> {
-    #[serde(borrow, default)]
-    candidates: Option<Vec<GeminiCandidate<'a>>>,
-    #[serde(default, rename = "promptFeedback")]
-    prompt_feedback: Option<Value>,
-}
-
-#[derive(Deserialize)]
-struct GeminiCandidate<'a> {
-    #[serde(borrow, default)]
-    content: Option<GeminiContent<'a>>,
-    #[serde(default, rename = "finishReason")]
-    finish_reason: Option<String>,
-}
-
-#[derive(Deserialize)]
-struct GeminiContent<'a> {
-    #[serde(borrow, default)]
-    parts: Option<Vec<GeminiPart<'a>>>,
-}
-
-#[derive(Deserialize)]
-struct GeminiPart<'a> {
-    #[serde(borrow, default, rename = "functionCall")]
-    function_call: Option<GeminiCall<'a>>,
-    #[serde(default, rename = "thoughtSignature")]
-    thought_signature: Option<String>,
-}
-
-#[derive(Deserialize)]
-struct GeminiCall<'a> {
-    #[serde(default)]
-    id: Option<String>,
-    #[serde(default)]
-    name: String,
-    #[serde(borrow, default)]
-    args: Option<&'a RawValue>,
 }
 
 impl State {
@@ -524,5 +371,52 @@ impl State {
             _ => {}
         }
         Some(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn odd_frames_never_panic_and_complete_nothing() {
+        let frames = [
+            r#"{"choices":[{"delta":{"tool_calls":[{"index":18446744073709551615,"function":{"arguments":{"é":1}}}]}}]}"#,
+            r#"{"choices":[null,{"delta":7,"finish_reason":{}}],"usage":{"prompt_tokens":-1}}"#,
+            r#"{"choices":[],"usage":[]}"#,
+            r#"{"type":"content_block_start","content_block":{"type":"tool_use","id":null,"input":[1]}}"#,
+            r#"{"type":"content_block_start","content_block":{"type":"redacted_thinking","data":"\ud83d"}}"#,
+            r#"{"type":"content_block_delta","delta":{"partial_json":null,"signature":"s","stop_reason":3}}"#,
+            r#"{"type":"content_block_stop","index":"x"}"#,
+            r#"{"type":"response.output_item.done","item":{"type":"function_call","arguments":7}}"#,
+            r#"{"type":"response.incomplete","response":null}"#,
+            r#"{"candidates":[{"content":{"parts":[{"functionCall":{"args":null}},{}]},"finishReason":null}]}"#,
+            r#"{"start":{"toolUse":[]},"delta":{"reasoningContent":7,"toolUse":{"input":{}}}}"#,
+            "[]",
+            "null",
+            "",
+        ];
+        let dialects =
+            [Dialect::Chat, Dialect::Responses, Dialect::Anthropic, Dialect::Gemini, Dialect::Bedrock];
+        for dialect in dialects {
+            let mut state = State::default();
+            for frame in frames {
+                for end in (0..=frame.len()).filter(|end| frame.is_char_boundary(*end)) {
+                    let data = &frame[..end];
+                    let _ = match dialect {
+                        Dialect::Chat => state.chat(data),
+                        Dialect::Responses => state.responses(data),
+                        Dialect::Anthropic => state.anthropic(data),
+                        Dialect::Gemini => state.gemini(data),
+                        Dialect::Bedrock => {
+                            ["contentBlockStart", "contentBlockDelta", "contentBlockStop", "?"]
+                                .into_iter()
+                                .find_map(|event| state.bedrock(event, data))
+                        }
+                    };
+                }
+            }
+            assert!(!state.complete, "{dialect:?}");
+        }
     }
 }

@@ -8,11 +8,26 @@ use serde_json::{Value, json};
 
 use super::names::ToolNames;
 use super::request::{IMAGE_OMITTED, NO_OUTPUT, UNKNOWN_OMITTED, mime, result_text, visible};
-use crate::history::request::{ModelRequest, RequestCall, RequestMessage, RequestResult};
-use crate::message::{ContentPart, ImageData};
+use crate::history::request::{ModelRequest, RequestCall, RequestMessage, RequestReasoning, RequestResult};
+use crate::message::{ContentPart, ImageData, RawJson};
+use crate::model::ModelEvent;
 
 /// Stands for an image in a result: Chat has room for images in user messages only.
 const IMAGE_BELOW: &str = "[image: in the next message]";
+
+/// The member of a message, and the type of the block, for reasoning that a provider wants back unsigned.
+const PLAIN_REASONING: &str = "reasoning_content";
+
+/// Ends a reasoning whose text is all there is to send back (DeepSeek, Kimi).
+pub(super) fn plain_reasoning_block() -> ModelEvent {
+    let block = json!({ "type": PLAIN_REASONING }).to_string();
+    ModelEvent::ReasoningBlock { signature: None, provider: RawJson::parse(&block).ok() }
+}
+
+fn plain_reasoning(reasoning: &RequestReasoning) -> Option<&str> {
+    let block = reasoning.provider.as_ref()?.str_field("type")?;
+    (block == PLAIN_REASONING).then_some(reasoning.text.as_str())
+}
 
 /// `messages` of a Chat Completions request, the system entry first.
 pub(super) fn chat_messages(request: &ModelRequest, names: &ToolNames, images: bool) -> Vec<Value> {
@@ -26,14 +41,19 @@ pub(super) fn chat_messages(request: &ModelRequest, names: &ToolNames, images: b
             RequestMessage::Assistant(said) => {
                 let text = visible(said.text.as_deref());
                 let calls: Vec<Value> = said.calls.iter().map(|call| chat_call(call, names)).collect();
-                // Null, not "": several servers refuse a blank text.
-                match (text, calls.is_empty()) {
-                    (None, true) => {}
-                    (text, true) => out.push(json!({ "role": "assistant", "content": text })),
-                    (text, false) => {
-                        out.push(json!({ "role": "assistant", "content": text, "tool_calls": calls }));
-                    }
+                if text.is_none() && calls.is_empty() {
+                    continue;
                 }
+                // Null, not "": several servers refuse a blank text.
+                let mut message = json!({ "role": "assistant", "content": text });
+                if !calls.is_empty() {
+                    message["tool_calls"] = json!(calls);
+                }
+                let reasoning: Vec<&str> = said.reasoning.iter().filter_map(plain_reasoning).collect();
+                if !reasoning.is_empty() {
+                    message[PLAIN_REASONING] = json!(reasoning.concat());
+                }
+                out.push(message);
             }
             RequestMessage::ToolResults(results) => {
                 out.extend(results.iter().map(|result| {

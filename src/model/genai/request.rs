@@ -37,7 +37,7 @@ pub(super) fn tools_only(request: &ModelRequest, names: &ToolNames) -> ToolsOnly
 
 impl ToolsOnly {
     pub fn with_system_of(mut self, request: &ModelRequest) -> Self {
-        self.0.system = request.system.clone();
+        self.0.system = system(request);
         self
     }
 }
@@ -46,6 +46,10 @@ impl From<ToolsOnly> for ChatRequest {
     fn from(request: ToolsOnly) -> Self {
         request.0
     }
+}
+
+fn system(request: &ModelRequest) -> Option<String> {
+    visible(request.system.as_deref()).map(str::to_owned)
 }
 
 fn tools(request: &ModelRequest, names: &ToolNames) -> Option<Vec<Tool>> {
@@ -99,7 +103,7 @@ pub(super) fn translate(
         }
     }
     ToolsOnly(ChatRequest {
-        system: request.system.clone(),
+        system: system(request),
         messages: out,
         tools: tools(request, names),
         ..ChatRequest::default()

@@ -53,7 +53,7 @@ pub fn respond(request: &ModelRequest) -> ScriptedResponse {
             Some(events) => events,
             None => text(&format!("echo: {prompt}")),
         },
-        "fail" => return vec![ScriptedEvent::error(ScriptedErrorClass::Refused, rest)],
+        "fail" if !rest.is_empty() => return vec![ScriptedEvent::error(ScriptedErrorClass::Refused, rest)],
         "call" | "both" if !results.is_empty() => text(&format!("result: {}", results.join(", "))),
         "look" if !results.is_empty() => text(&format!("it is {}", results.join(", "))),
         "call" if !rest.is_empty() => vec![one_call(rest)],

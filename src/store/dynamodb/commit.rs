@@ -1,6 +1,6 @@
 //! The one commit: a transaction that is conditional, idempotent by its token, and repeated in place.
 //!
-//! META's condition also demands that the stored token is not ours. So a commit that took effect and whose answer
+//! META's condition also demands the token that was read, so not ours. So a commit that took effect and whose answer
 //! was lost always fails on META when it is sent again, with the row in hand to recognise it, also where it moved
 //! no head and wrote no dedup row, and however long ago it was.
 
@@ -114,18 +114,18 @@ impl DynamoStore {
         let meta = &commit.meta;
         let mut assignments = meta_row::owned(meta);
         let key = keys::meta(&meta.thread);
-        let update = match commit.expect {
+        let update = match &commit.expect {
             Expect::Absent => {
                 assignments.extend(meta_row::identity(meta));
                 self.update(&key, assignments).condition_expression(format!("attribute_not_exists({PK})"))
             }
-            Expect::At { epoch, head } => self
+            Expect::At { epoch, head, token } => self
                 .update(&key, assignments)
                 .condition_expression(format!(
-                    "#{LOG} = :at_log AND #{HEAD} = :at_head \
-                     AND (attribute_not_exists(#{CLOSED}) OR #{CLOSED} = :at_open) \
-                     AND (attribute_not_exists(#{TOKEN}) OR #{TOKEN} <> :{TOKEN})"
+                    "#{LOG} = :at_log AND #{HEAD} = :at_head AND #{TOKEN} = :at_token \
+                     AND (attribute_not_exists(#{CLOSED}) OR #{CLOSED} = :at_open)"
                 ))
+                .expression_attribute_values(":at_token", s(token))
                 .expression_attribute_values(":at_log", n(epoch))
                 .expression_attribute_values(":at_head", n(head))
                 .expression_attribute_values(":at_open", AttributeValue::Bool(false)),

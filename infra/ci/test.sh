@@ -1,0 +1,57 @@
+#!/usr/bin/env bash
+# Every check of dormouse, on a machine that has a Rust toolchain, a C compiler and Python 3. What else it needs is
+# installed below ${XDG_CACHE_HOME:-~/.cache}/dormouse, once; so is what is built. About 35 minutes the first time on
+# two cores, about 5 after that.
+#
+#   bash infra/ci/test.sh            everything
+#   bash infra/ci/test.sh quick      without the Lambda build and the deployed stack; says so
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+cache="${XDG_CACHE_HOME:-$HOME/.cache}/dormouse"
+export CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-$cache/target}" RUST_BACKTRACE="${RUST_BACKTRACE:-0}"
+step() { printf '\n== %s (%s)\n' "$1" "$(date +%T)"; }
+
+step "tools"
+. infra/ci/tools.sh
+# A tool server that somebody else wrote, unmodified.
+peers="$cache/peers"
+if ! [[ -x "$peers/bin/rap-steering-server" ]]; then
+  # Installed under another name first: a build that is killed half-way must not look finished.
+  cargo install --locked --quiet --debug --root "$peers" rap-steering-server@0.2.0
+fi
+
+step "format, lints, documentation, licences"
+cargo fmt --check
+cargo clippy --quiet --all-targets -- -D warnings
+RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps
+"$DORMOUSE_DENY/cargo-deny" --log-level error check licenses bans sources
+
+step "template"
+bash infra/ci/lint.sh
+
+step "tests"
+# The referee: a DynamoDB and an SQS that nobody here wrote. It dies with this script.
+work="$(mktemp -d)"
+port="$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')"
+mkdir -p "$work/home" "$work/tmp"
+setsid env -i PATH=/usr/bin:/bin HOME="$work/home" TMPDIR="$work/tmp" BIND_HOST=127.0.0.1 GATEWAY_PORT="$port" \
+  "$DORMOUSE_MINISTACK/ministack" >"$work/ministack.log" 2>&1 &
+referee=$!
+trap 'kill -- "-$referee" 2>/dev/null || true; rm -rf "$work"' EXIT
+for _ in $(seq 100); do
+  if curl -sf -o /dev/null "http://127.0.0.1:$port/_ministack/health"; then break; fi
+  sleep 0.2
+done
+curl -sf -o /dev/null "http://127.0.0.1:$port/_ministack/health" || { cat "$work/ministack.log"; exit 1; }
+export DORMOUSE_TEST_DYNAMODB_URL="http://127.0.0.1:$port"
+export DORMOUSE_TEST_PYTHON="$DORMOUSE_MINISTACK/python"
+export DORMOUSE_TEST_STEERING="$peers/bin/rap-steering-server"
+cargo test --no-fail-fast
+
+if [[ "${1:-}" == quick ]]; then
+  printf '\nSKIPPED: the Lambda build and the deployed stack (quick)\n'
+  exit 0
+fi
+step "the stack, deployed to the emulator"
+bash infra/ci/stack.sh
+step "done"

@@ -1,0 +1,108 @@
+//! A provider that plays recorded answers over real HTTP and keeps the requests it was sent.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::{Request, State};
+use axum::response::Response;
+use futures::{StreamExt, stream};
+use serde_json::Value;
+
+/// What the server answers to one request.
+pub enum Reply {
+    /// 200, the pieces one after the other, then the body ends.
+    Stream(Vec<Vec<u8>>),
+    /// 200, the pieces, then the connection breaks in mid body.
+    Broken(Vec<Vec<u8>>),
+    /// 200, the pieces, then nothing for ever.
+    Silent(Vec<Vec<u8>>),
+    /// Headers never come.
+    Deaf,
+    /// A refusal.
+    Status(u16, Vec<(&'static str, &'static str)>, String),
+}
+
+impl Reply {
+    /// A stream of server-sent events, each piece one event.
+    pub fn sse(events: &[String]) -> Self {
+        Self::Stream(events.iter().map(|event| event.clone().into_bytes()).collect())
+    }
+}
+
+/// A request as the server got it.
+#[derive(Clone)]
+pub struct Received {
+    pub path: String,
+    pub authorization: String,
+    pub body: Value,
+}
+
+#[derive(Clone)]
+pub struct Server {
+    pub url: String,
+    state: Arc<Mutex<Script>>,
+}
+
+#[derive(Default)]
+struct Script {
+    replies: VecDeque<Reply>,
+    received: Vec<Received>,
+}
+
+impl Server {
+    pub async fn start(replies: Vec<Reply>) -> Self {
+        let state = Arc::new(Mutex::new(Script { replies: replies.into(), received: Vec::new() }));
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/v1", listener.local_addr().unwrap());
+        let router = Router::new().fallback(answer).with_state(state.clone());
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        Self { url, state }
+    }
+
+    pub fn received(&self) -> Vec<Received> {
+        self.state.lock().unwrap().received.clone()
+    }
+}
+
+async fn answer(State(state): State<Arc<Mutex<Script>>>, request: Request) -> Response {
+    let (head, body) = request.into_parts();
+    let body = axum::body::to_bytes(body, usize::MAX).await.unwrap();
+    let header = |name: &str| head.headers.get(name).map(|value| value.to_str().unwrap().to_owned());
+    let authorization = ["authorization", "x-api-key", "x-goog-api-key"].into_iter().find_map(header);
+    let reply = {
+        let mut script = state.lock().unwrap();
+        script.received.push(Received {
+            path: head.uri.to_string(),
+            authorization: authorization.unwrap_or_default(),
+            body: serde_json::from_slice(&body).unwrap(),
+        });
+        script.replies.pop_front().expect("more requests than replies")
+    };
+    let pieces = |pieces: Vec<Vec<u8>>| {
+        // A pause makes each piece a chunk of its own.
+        stream::iter(pieces).then(|piece| async {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+            Ok::<_, std::io::Error>(Bytes::from(piece))
+        })
+    };
+    let body = match reply {
+        Reply::Stream(all) => Body::from_stream(pieces(all)),
+        Reply::Broken(all) => {
+            let broken = stream::once(async { Err(std::io::Error::other("broken")) });
+            Body::from_stream(pieces(all).chain(broken))
+        }
+        Reply::Silent(all) => Body::from_stream(pieces(all).chain(stream::pending())),
+        Reply::Deaf => std::future::pending().await,
+        Reply::Status(status, headers, body) => {
+            let mut response = Response::builder().status(status);
+            for (name, value) in headers {
+                response = response.header(name, value);
+            }
+            return response.body(Body::from(body)).unwrap();
+        }
+    };
+    Response::builder().header("content-type", "text/event-stream").body(body).unwrap()
+}
