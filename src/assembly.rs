@@ -92,13 +92,21 @@ impl Secrets {
                 .into());
             }
         };
-        let mut model_keys = BTreeMap::new();
-        if with_models == ModelKeys::Read {
-            for arn in config.models.values().filter_map(|model| model.api_key_secret.as_ref()) {
-                model_keys.insert(arn.clone(), secret(&client, arn).await);
-            }
-        }
+        let model_keys = match with_models {
+            ModelKeys::Read => Self::model_keys(config, shared).await,
+            ModelKeys::Leave => BTreeMap::new(),
+        };
         Ok(Self { callback_keys: keys(&json)?, model_keys })
+    }
+
+    /// Reads the keys of all models that name a secret, by its ARN.
+    pub async fn model_keys(config: &Config, shared: &SdkConfig) -> BTreeMap<String, Result<String, String>> {
+        let client = aws_sdk_secretsmanager::Client::new(shared);
+        let mut keys = BTreeMap::new();
+        for arn in config.models.values().filter_map(|model| model.api_key_secret.as_ref()) {
+            keys.insert(arn.clone(), secret(&client, arn).await);
+        }
+        keys
     }
 
     /// The key of a model, as far as it comes from a secret.

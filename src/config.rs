@@ -150,6 +150,11 @@ impl Config {
     /// (`DORMOUSE_AWS__TABLE` is `aws.table`), then the short forms `DORMOUSE_MODEL`,
     /// `DORMOUSE_MODEL_BASE_URL`, `DORMOUSE_MODEL_API_KEY_SECRET` and `DORMOUSE_TOOL_SETS`.
     pub fn load(file: Option<&Path>) -> Result<Self, ConfigError> {
+        Self::load_with(file, |_| {})
+    }
+
+    /// The same with a last word for `amend`, before the whole is checked: what a command line says.
+    pub fn load_with(file: Option<&Path>, amend: impl FnOnce(&mut Self)) -> Result<Self, ConfigError> {
         let mut figment = Figment::from(Serialized::defaults(Config::default()));
         if let Some(file) = file {
             figment = figment.merge(Toml::file_exact(file));
@@ -162,6 +167,7 @@ impl Config {
         let mut config: Config =
             figment.merge(fields).extract().map_err(|e| ConfigError::Unreadable(Box::new(e)))?;
         config.apply_short_forms(|name| std::env::var(name).ok().filter(|value| !value.is_empty()))?;
+        amend(&mut config);
         config.check()?;
         Ok(config)
     }

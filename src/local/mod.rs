@@ -11,12 +11,18 @@
 //! | `dynamo` | DynamoDB: `dynoxide-rs` on a file, dormouse's table |
 //! | `sqs` | the SQS endpoint: our front over `rustack-sqs` |
 //! | `journal` | every accepted message, in SQLite, until it is deleted |
+//! | [`demo`] | a small real tool server, for `cargo run` and tests |
+//! | [`endpoints`] | where a running dormouse is found by other processes |
 //! | [`poll`] | what Lambda's event source mapping does: receive, call the handler, delete |
 //! | `server` | a server on its own thread and runtime |
+//! | [`system`] | [`system::LocalSystem`]: all of it together, the worker and the HTTP front included |
 
 pub mod aws;
+pub mod demo;
 mod dynamo;
+pub mod endpoints;
 mod journal;
 pub mod poll;
 mod server;
 mod sqs;
+pub mod system;

@@ -1,0 +1,214 @@
+//! The command line.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args as ClapArgs, Parser, Subcommand};
+use dormouse::message::ThreadId;
+
+use super::CliError;
+
+/// SQS's bound on a group id, which a thread id is.
+const MAX_THREAD_CHARS: usize = 128;
+
+const EXAMPLES: &str = "\
+Examples:
+  dormouse                                  chat in the terminal, on the thread `main`
+  dormouse chat 'call srv_echo {\"a\":1}'     one answer on standard output, without any key
+  dormouse --model anthropic::claude-sonnet-4-5 chat 'What time is it?'
+  echo 'say hi' | dormouse chat -t t1       read lines, answer each
+  dormouse serve --port 8787                run until Ctrl-C; any SQS client may send inputs
+  dormouse send 'say later' -t t1           queue a text; also while nothing runs
+  dormouse show t1                          read the conversation
+  dormouse threads                          list all of them
+
+Without configuration a script answers: `say TEXT`, `seen`, `think TEXT`, `slow N WORD`, `fail TEXT`,
+`call TOOL JSON`, `both TOOL JSON TOOL JSON`, `look TOOL JSON`. The demo's tools are srv_echo,
+srv_fail, srv_slow and srv_time. For a real model set its key, e.g. ANTHROPIC_API_KEY, and --model,
+or write a dormouse.toml (see dormouse.example.toml).
+
+What was said or queued is in --dir, and is there after a crash.
+Exit codes: 0, 1 if the answer or a service failed, 2 if the command line or the configuration is wrong.";
+
+/// Durable AI agents on one machine: DynamoDB, SQS, the worker and the callback endpoint in one process.
+#[derive(Debug, Parser)]
+#[command(name = "dormouse", version, after_help = EXAMPLES)]
+pub struct Args {
+    /// Options of every command.
+    #[command(flatten)]
+    pub global: Global,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Option<Command>,
+}
+
+/// Options of every command.
+#[derive(Debug, ClapArgs)]
+pub struct Global {
+    /// Where conversations and queues are kept
+    #[arg(long, global = true, default_value = ".dormouse", env = "DORMOUSE_DIR")]
+    pub dir: PathBuf,
+    /// Configuration file [default: dormouse.toml, if it exists]
+    #[arg(long, global = true, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Default model: `scripted`, `provider::model` (anthropic::…, openai::…, ollama::…), or a name in [models]
+    #[arg(long, global = true, value_name = "SPEC")]
+    pub model: Option<String>,
+    /// Logs on standard error; twice for more (or DORMOUSE_LOG=filter)
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+}
+
+/// What to do; nothing named: chat in the terminal.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Ask and print the answer; without TEXT, chat in the terminal or answer lines of standard input
+    #[command(after_help = "\
+Examples:
+  dormouse chat 'say hello'
+  dormouse chat 'call srv_slow {\"ms\":2000}' --timeout 30s
+  printf 'say one\\nseen\\n' | dormouse chat
+
+Waits for tools and their callbacks. When the time is up nothing is lost: the thread goes on later.")]
+    Chat(ChatArgs),
+    /// Run until Ctrl-C or SIGTERM: answer inputs from the queue and take callbacks
+    #[command(after_help = "\
+One JSON line on standard output says when it is ready and where:
+  {\"http\":…,\"sqs\":…,\"dynamodb\":…,\"input_queue\":…,\"output_queue\":…,\"dead_letter_queue\":…,\"table\":…}
+The same is in DIR/endpoints.json. Any SQS client may send inputs there, with any credentials:
+  {\"content\":{\"type\":\"text\",\"text\":\"say hi\"},\"group_id\":\"t1\"}    MessageGroupId: t1
+Replies are messages on the output queue.")]
+    Serve(ServeArgs),
+    /// Queue a text; the running process answers it, or else the next one
+    #[command(after_help = "Prints the thread and the id under which the text is processed at most once.")]
+    Send(SendArgs),
+    /// Read a conversation
+    Show(ShowArgs),
+    /// List conversations, newest first
+    Threads,
+}
+
+/// Which thread.
+#[derive(Clone, Debug, ClapArgs)]
+pub struct ThreadArg {
+    /// The conversation
+    #[arg(long, short, value_name = "THREAD", default_value = DEFAULT_THREAD)]
+    pub thread: String,
+}
+
+/// The thread that is meant where none is named.
+const DEFAULT_THREAD: &str = "main";
+
+impl Default for ThreadArg {
+    fn default() -> Self {
+        Self { thread: DEFAULT_THREAD.to_owned() }
+    }
+}
+
+impl ThreadArg {
+    /// The thread's id, if SQS can carry it.
+    pub fn id(&self) -> Result<ThreadId, CliError> {
+        thread_id(&self.thread)
+    }
+}
+
+/// A thread id that SQS can carry.
+pub fn thread_id(text: &str) -> Result<ThreadId, CliError> {
+    if (1..=MAX_THREAD_CHARS).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_graphic()) {
+        return Ok(ThreadId::from(text));
+    }
+    Err(CliError::Usage(format!(
+        "the thread {text:?} is not of 1 to {MAX_THREAD_CHARS} ASCII letters, digits and punctuation"
+    )))
+}
+
+/// `dormouse chat`.
+#[derive(Debug, ClapArgs)]
+pub struct ChatArgs {
+    /// What to say; several words are joined by spaces
+    #[arg(value_name = "TEXT")]
+    pub text: Vec<String>,
+    /// Where.
+    #[command(flatten)]
+    pub thread: ThreadArg,
+    /// How long to wait for the answer: 90s, 10m, 2h
+    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = duration)]
+    pub timeout: Duration,
+}
+
+/// `dormouse serve`.
+#[derive(Debug, ClapArgs)]
+pub struct ServeArgs {
+    /// Port of HTTP [default: the one of last time, else a free one]
+    #[arg(long, value_name = "N")]
+    pub port: Option<u16>,
+    /// Port of SQS [default: the one of last time, else a free one]
+    #[arg(long, value_name = "N")]
+    pub sqs_port: Option<u16>,
+    /// Where tool servers on other machines reach the HTTP port: the address of a tunnel
+    #[arg(long, value_name = "URL")]
+    pub public_url: Option<String>,
+}
+
+/// `dormouse send`.
+#[derive(Debug, ClapArgs)]
+pub struct SendArgs {
+    /// What to say; several words are joined by spaces
+    #[arg(value_name = "TEXT", required = true)]
+    pub text: Vec<String>,
+    /// Where.
+    #[command(flatten)]
+    pub thread: ThreadArg,
+}
+
+/// `dormouse show`.
+#[derive(Debug, ClapArgs)]
+pub struct ShowArgs {
+    /// The conversation
+    #[arg(value_name = "THREAD", default_value = DEFAULT_THREAD)]
+    pub thread: String,
+    /// Everything as one JSON object, for scripts
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// The words as one text that says something.
+pub fn text(words: &[String]) -> Result<String, CliError> {
+    let text = words.join(" ");
+    if text.trim().is_empty() {
+        return Err(CliError::Usage("the text is empty; write something to answer".to_owned()));
+    }
+    Ok(text)
+}
+
+/// Reads `90s`, `10m`, `2h`; a bare number is seconds.
+fn duration(text: &str) -> Result<Duration, String> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = match &text[digits.len()..] {
+        "" | "s" => 1,
+        "m" => 60,
+        "h" => 3_600,
+        _ => return Err("expected a time such as 90s, 10m or 2h".to_owned()),
+    };
+    let number: u64 = digits.parse().map_err(|_| "expected a time such as 90s, 10m or 2h".to_owned())?;
+    Ok(Duration::from_secs(number.saturating_mul(unit)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        use clap::CommandFactory;
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn times_are_read_with_and_without_a_unit() {
+        assert_eq!(duration("7"), Ok(Duration::from_secs(7)));
+        assert_eq!(duration("90s"), Ok(Duration::from_secs(90)));
+        assert_eq!(duration("2h"), Ok(Duration::from_secs(7_200)));
+        assert!(duration("2d").is_err() && duration("m").is_err() && duration("-1s").is_err());
+    }
+}

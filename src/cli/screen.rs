@@ -1,0 +1,234 @@
+//! What a person sees while a thread works: the text as it comes, tool lines, a spinner while there is nothing else.
+//!
+//! Text goes to standard output only where that is a terminal; scripts get the committed answer in one piece. The
+//! rest goes to standard error. Where both are the same terminal they take turns: the spinner is cleared before
+//! anything is written, and a line of text is ended before a line of another kind.
+
+use std::io::{self, IsTerminal, Write};
+use std::time::Duration;
+
+use dormouse::slice::DisplayEvent;
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// Characters of arguments and results in a tool line.
+const SHOWN_CHARS: usize = 160;
+/// How often the spinner turns.
+const TICK: Duration = Duration::from_millis(100);
+
+/// How something stands out, where colours are wanted.
+#[derive(Clone, Copy)]
+pub enum Tone {
+    /// Of less weight.
+    Dim,
+    /// Needs attention.
+    Warning,
+    /// A heading.
+    Bold,
+}
+
+/// `text` in a tone, if `colours` are wanted.
+pub fn toned(text: &str, tone: Tone, colours: Colours) -> String {
+    let code = match (colours, tone) {
+        (Colours::No, _) => return text.to_owned(),
+        (Colours::Yes, Tone::Dim) => 2,
+        (Colours::Yes, Tone::Warning) => 33,
+        (Colours::Yes, Tone::Bold) => 1,
+    };
+    format!("\u{1b}[{code}m{text}\u{1b}[0m")
+}
+
+/// Whether colours are wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Colours {
+    /// A terminal, and nobody objects.
+    Yes,
+    /// A file, a pipe, or `NO_COLOR`.
+    No,
+}
+
+impl Colours {
+    /// For a stream.
+    pub fn of(stream: &impl IsTerminal) -> Self {
+        let objected = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        if stream.is_terminal() && !objected { Self::Yes } else { Self::No }
+    }
+}
+
+/// The two streams of this process.
+pub struct Screen {
+    out_is_terminal: bool,
+    err_is_terminal: bool,
+    colours: Colours,
+    spinner: Option<ProgressBar>,
+    /// What of the current response was not shown, where standard output is no terminal.
+    held: String,
+    cursor: Cursor,
+}
+
+/// What is on the current line of the terminal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cursor {
+    /// Nothing.
+    LineStart,
+    /// Streamed text, on standard output.
+    InText,
+    /// The prompt, on standard error.
+    AtPrompt,
+}
+
+impl Screen {
+    /// The screen of this process.
+    pub fn new() -> Self {
+        Self {
+            out_is_terminal: io::stdout().is_terminal(),
+            err_is_terminal: io::stderr().is_terminal(),
+            colours: Colours::of(&io::stderr()),
+            spinner: None,
+            held: String::new(),
+            cursor: Cursor::LineStart,
+        }
+    }
+
+    /// Shows an event. Notices are the caller's: only it knows whether they are the end.
+    pub fn show(&mut self, event: &DisplayEvent) -> io::Result<()> {
+        match event {
+            DisplayEvent::Asking { model } => {
+                self.held.clear();
+                self.spin(format!("{model} is thinking"));
+                Ok(())
+            }
+            DisplayEvent::Text(text) => self.text(text),
+            DisplayEvent::Reasoning(_) | DisplayEvent::Notice(_) => Ok(()),
+            DisplayEvent::Discarded { why } => {
+                self.held.clear();
+                self.line(&format!("✗ that answer broke off and does not count: {why}"), Tone::Warning)
+            }
+            DisplayEvent::Call { name, arguments } => {
+                if !self.held.is_empty() {
+                    let said = std::mem::take(&mut self.held);
+                    self.line(&said, Tone::Dim)?;
+                }
+                self.line(&format!("→ {name} {}", short(arguments)), Tone::Dim)
+            }
+            DisplayEvent::Result { name, text } => self.line(&format!("← {name} {}", short(text)), Tone::Dim),
+            DisplayEvent::Done => self.settle(),
+            DisplayEvent::Sleeping { calls: 1 } => {
+                self.spin("waiting for a tool".to_owned());
+                Ok(())
+            }
+            DisplayEvent::Sleeping { calls } => {
+                self.spin(format!("waiting for {calls} tools"));
+                Ok(())
+            }
+            DisplayEvent::Retrying { why } => self.line(&format!("… trying again: {why}"), Tone::Warning),
+        }
+    }
+
+    /// A line of its own on standard error.
+    pub fn line(&mut self, text: &str, tone: Tone) -> io::Result<()> {
+        self.settle()?;
+        writeln!(io::stderr(), "{}", toned(text, tone, self.colours))
+    }
+
+    /// Something that needs attention.
+    pub fn warn(&mut self, text: &str) -> io::Result<()> {
+        self.line(&format!("! {text}"), Tone::Warning)
+    }
+
+    /// A whole answer on standard output, unless it was streamed there.
+    pub fn answer(&mut self, text: &str) -> io::Result<()> {
+        self.settle()?;
+        if !self.out_is_terminal {
+            let mut out = io::stdout();
+            writeln!(out, "{text}")?;
+            out.flush()?;
+        }
+        Ok(())
+    }
+
+    /// Asks the person for input.
+    pub fn prompt(&mut self) -> io::Result<()> {
+        self.settle()?;
+        let mut err = io::stderr();
+        write!(err, "{} ", toned(">", Tone::Bold, self.colours))?;
+        err.flush()?;
+        self.cursor = Cursor::AtPrompt;
+        Ok(())
+    }
+
+    /// The person has ended the line of the prompt.
+    pub fn prompted(&mut self) {
+        self.cursor = Cursor::LineStart;
+    }
+
+    /// The spinner is gone and the cursor at the start of a line.
+    pub fn settle(&mut self) -> io::Result<()> {
+        if let Some(spinner) = self.spinner.take() {
+            spinner.finish_and_clear();
+        }
+        self.end_line()
+    }
+
+    fn end_line(&mut self) -> io::Result<()> {
+        match std::mem::replace(&mut self.cursor, Cursor::LineStart) {
+            Cursor::LineStart => Ok(()),
+            Cursor::InText => writeln!(io::stdout()),
+            Cursor::AtPrompt => writeln!(io::stderr()),
+        }
+    }
+
+    fn text(&mut self, text: &str) -> io::Result<()> {
+        if !self.out_is_terminal {
+            self.held.push_str(text);
+            let count = self.held.chars().count();
+            self.spin(format!("answering, {count} characters"));
+            return Ok(());
+        }
+        if let Some(spinner) = self.spinner.take() {
+            spinner.finish_and_clear();
+        }
+        if self.cursor == Cursor::AtPrompt {
+            self.end_line()?;
+        }
+        let mut out = io::stdout();
+        out.write_all(text.as_bytes())?;
+        out.flush()?;
+        if !text.is_empty() {
+            self.cursor = if text.ends_with('\n') { Cursor::LineStart } else { Cursor::InText };
+        }
+        Ok(())
+    }
+
+    fn spin(&mut self, message: String) {
+        if !self.err_is_terminal {
+            return;
+        }
+        // What is on the line stays readable; a terminal that is gone has no lines.
+        let _ = self.end_line();
+        let spinner = self.spinner.get_or_insert_with(|| {
+            let style = ProgressStyle::with_template("{spinner} {msg} {elapsed}")
+                .unwrap_or_else(|_| ProgressStyle::default_spinner());
+            let spinner = ProgressBar::new_spinner().with_style(style);
+            spinner.enable_steady_tick(TICK);
+            spinner
+        });
+        spinner.set_message(message);
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        // A terminal that is gone needs no tidy line.
+        let _ = self.settle();
+    }
+}
+
+/// The beginning of a text, on one line.
+fn short(text: &str) -> String {
+    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let mut shown: String = line.chars().take(SHOWN_CHARS).collect();
+    if shown.len() < line.len() {
+        shown.push('…');
+    }
+    shown
+}

@@ -1,0 +1,50 @@
+//! `dormouse show`: reads a conversation.
+
+use std::io::{self, Write};
+
+use dormouse::store::Loaded;
+
+use super::CliError;
+use super::access::Access;
+use super::args::{self, Global, ShowArgs};
+use super::screen::Colours;
+use super::transcript;
+
+/// Runs the command.
+pub async fn run(global: &Global, show: ShowArgs) -> Result<(), CliError> {
+    let thread = args::thread_id(&show.thread)?;
+    let nowhere = || CliError::Failed(format!("there is no thread {thread} in {}", global.dir.display()));
+    let access = Access::open_existing(&global.dir).await?.ok_or_else(nowhere)?;
+    let loaded = access.store.load(&thread, &[]).await;
+    let queued = access.queued().await.unwrap_or(0);
+    let running = access.is_running();
+    access.close().await;
+    let loaded = loaded?;
+    let Loaded { meta: Some(meta), .. } = &loaded else {
+        return Err(match queued {
+            0 => nowhere(),
+            _ => CliError::Failed(format!("{}; {}", nowhere(), queue_line(queued, running))),
+        });
+    };
+    let mut out = io::stdout().lock();
+    if show.json {
+        writeln!(out, "{}", transcript::json(meta, &loaded)?)?;
+    } else {
+        write!(out, "{}", transcript::readable(meta, &loaded, Colours::of(&io::stdout())))?;
+        if queued > 0 {
+            writeln!(out, "{}", queue_line(queued, running))?;
+        }
+    }
+    Ok(out.flush()?)
+}
+
+/// What the queue holds, for people.
+pub fn queue_line(queued: u64, running: bool) -> String {
+    let (messages, are) = if queued == 1 { ("message", "is") } else { ("messages", "are") };
+    match running {
+        true => format!("{queued} {messages} {are} being worked on, of all threads."),
+        false => {
+            format!("{queued} {messages} {are} queued, of all threads; they are answered at the next start.")
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! The `dormouse` command as a person and a script use it: the real binary, real HTTP, no key.
+
+#![cfg(feature = "local")]
+#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
+#[path = "support/command.rs"]
+mod command;
+
+use std::process::Stdio;
+
+use command::Home;
+use dormouse::config::{AgentConfig, Config, ModelConfig, ToolServerConfig};
+use serde_json::Value;
+
+#[test]
+fn one_answer_through_a_real_tool_call_and_its_callback_without_any_key() {
+    let home = Home::new();
+    let ran = home.run(&["chat", r#"call srv_echo {"a":1}"#]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "result: {\"a\":1}\n"), "{ran:?}");
+    assert!(
+        ran.stderr.contains("→ srv_echo {\"a\":1}") && ran.stderr.contains("← srv_echo {\"a\":1}"),
+        "{ran:?}"
+    );
+    assert_eq!(home.ok(&["chat", "say", "hello"]), "hello");
+    assert_eq!(
+        home.ok(&["chat", r#"both srv_echo {"a":1} srv_slow {"ms":300}"#]),
+        r#"result: {"a":1}, {"ms":300}"#
+    );
+
+    let page = home.ok(&["show", "main"]);
+    for line in [
+        "call srv_echo {\"a\":1}",
+        "calls   srv_echo {\"a\":1}",
+        "            {\"a\":1}",
+        "agent   result: {\"a\":1}",
+    ] {
+        assert!(page.contains(line), "{line:?} in\n{page}");
+    }
+    let table = home.ok(&["threads"]);
+    let cells: Vec<&str> = table.lines().nth(1).unwrap().split_whitespace().collect();
+    assert_eq!((cells[0], cells[1], &cells[4..]), ("main", "default", &["12", "0", "asleep"][..]), "{table}");
+}
+
+#[test]
+fn only_the_text_behind_the_last_tool_is_the_answer() {
+    let home = Home::new();
+    let ran = home.run(&["chat", r#"look srv_echo {"sun":1}"#, "--thread", "t1"]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "it is {\"sun\":1}\n"), "{ran:?}");
+    assert!(ran.stderr.contains("let me look"), "{ran:?}");
+}
+
+#[test]
+fn lines_of_a_pipe_are_answered_one_by_one_without_prompts() {
+    let home = Home::new();
+    let script = home.path("lines");
+    std::fs::write(&script, "say one\n\nfail broken\ncall srv_echo [1]\nseen").unwrap();
+    let mut command = home.command(&["chat"]);
+    command.stdin(std::fs::File::open(script).unwrap());
+    let ran = home.run_command(command);
+    let answers: Vec<&str> = ran.stdout.lines().collect();
+    assert_eq!(answers.len(), 3, "{ran:?}");
+    assert_eq!(answers[0], "one");
+    assert!(answers[2].starts_with("seen: say one|"), "{ran:?}");
+    assert_eq!(ran.code, Some(1), "one line failed");
+    assert!(ran.stderr.contains("broken") && !ran.stderr.contains("> "), "{ran:?}");
+}
+
+#[test]
+fn a_failed_answer_is_said_and_the_thread_goes_on() {
+    let home = Home::new();
+    assert_eq!(home.ok(&["chat", "say first"]), "first");
+    let ran = home.run(&["chat", "fail all is broken"]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), ""), "{ran:?}");
+    assert_eq!(ran.stderr.trim_end(), "dormouse: The model's provider refused the request: all is broken");
+    assert!(home.ok(&["chat", "seen"]).starts_with("seen: say first|"));
+}
+
+#[test]
+fn a_model_that_cannot_be_used_is_said_before_anything_is_stored_and_another_one_goes_on() {
+    let home = Home::new();
+    assert_eq!(home.ok(&["chat", "say first"]), "first");
+    for (model, says) in [
+        ("gpt", "there is no model \"gpt\"; write scripted, provider::model"),
+        ("nobody::x", "\"nobody\" is not known; known: scripted, openai"),
+        ("openai::gpt-x", "set OPENAI_API_KEY"),
+        ("anthropic::claude-x", "set ANTHROPIC_API_KEY"),
+    ] {
+        let ran = home.run(&["--model", model, "chat", "say second"]);
+        assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""), "{ran:?}");
+        assert!(ran.stderr.starts_with("dormouse: ") && ran.stderr.contains(says), "{ran:?}");
+        assert_eq!(ran.stderr.lines().count(), 1, "{ran:?}");
+    }
+    assert_eq!(home.ok(&["--model", "scripted", "chat", "seen"]), "seen: say first");
+}
+
+#[test]
+fn a_provider_that_refuses_the_key_ends_the_answer_and_not_the_thread() {
+    // Nobody listens there: the slice gives up within its deadline or is asked to stop; here the key is refused.
+    let home = Home::new();
+    let refusing = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/v1/", refusing.local_addr().unwrap());
+    std::thread::spawn(move || {
+        use std::io::{Read, Write};
+        for stream in refusing.incoming() {
+            let mut stream = stream.unwrap();
+            let _ = stream.read(&mut [0; 65_536]);
+            let body =
+                r#"{"error":{"message":"bad key","type":"invalid_request_error","code":"invalid_api_key"}}"#;
+            let _ = write!(
+                stream,
+                "HTTP/1.1 401 Unauthorized\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
+                body.len()
+            );
+        }
+    });
+    let mut command = home.command(&["chat", "say hello"]);
+    command
+        .env("DORMOUSE_MODEL", "openai::gpt-x")
+        .env("DORMOUSE_MODEL_BASE_URL", url)
+        .env("OPENAI_API_KEY", "k");
+    let ran = home.run_command(command);
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), ""), "{ran:?}");
+    assert!(ran.stderr.contains("The model cannot be used"), "{ran:?}");
+    assert_eq!(home.ok(&["chat", "seen"]), "seen: say hello");
+}
+
+#[test]
+fn what_is_wrong_on_the_command_line_is_one_clear_line() {
+    let home = Home::new();
+    std::fs::write(home.path("bad.toml"), "[agents.a]\nmodle = 'x'").unwrap();
+    for (args, says) in [
+        (&["chat", "  \n "][..], "the text is empty"),
+        (&["send", ""], "the text is empty"),
+        (&["chat", "hi", "--thread", "a b"], "the thread \"a b\" is not of 1 to 128"),
+        (&["--config", "none.toml", "chat", "hi"], "there is no configuration file none.toml"),
+        (&["--config", "bad.toml", "chat", "hi"], "modle"),
+    ] {
+        let ran = home.run(args);
+        assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""), "{args:?} {ran:?}");
+        assert!(ran.stderr.contains(says) && ran.stderr.lines().count() == 1, "{args:?} {ran:?}");
+    }
+    assert!(!home.path(".dormouse").exists(), "nothing was made for a command that did not run");
+    let ran = home.run(&["show", "nobody"]);
+    assert_eq!(
+        (ran.code, ran.stderr.as_str()),
+        (Some(1), "dormouse: there is no thread nobody in .dormouse\n")
+    );
+    let ran = home.run(&["threads"]);
+    assert!(ran.code == Some(0) && ran.stdout.is_empty() && ran.stderr.contains("no threads"), "{ran:?}");
+}
+
+#[test]
+fn an_answer_that_is_late_is_a_failure_that_loses_nothing() {
+    let home = Home::new();
+    let ran = home.run(&["chat", r#"call srv_slow {"ms":600000}"#, "--timeout", "2s"]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), ""), "{ran:?}");
+    assert!(ran.stderr.contains("no answer within 2 s; the thread waits for srv_slow"), "{ran:?}");
+    let page = home.ok(&["show"]);
+    assert!(page.contains("… no result yet") && page.contains("Waits for srv_slow."), "{page}");
+    assert_eq!(home.ok(&["chat", "say onwards"]), "onwards", "a new text interrupts the call");
+    assert!(home.ok(&["show"]).contains("interrupted by the user"));
+}
+
+#[test]
+fn a_second_process_is_told_whose_directory_it_is_and_show_threads_and_send_use_the_first() {
+    let home = Home::new();
+    let serving = home.serve(&[]);
+    for name in ["http", "sqs", "dynamodb", "input_queue", "output_queue", "dead_letter_queue", "table"] {
+        assert!(serving.endpoints[name].is_string(), "{name} in {}", serving.endpoints);
+    }
+    let ran = home.run(&["chat", "say no"]);
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert!(ran.stderr.contains(".dormouse is in use by another dormouse"), "{ran:?}");
+
+    let sent = home.run(&["send", "say hi", "--thread", "t1"]);
+    assert!(
+        sent.stdout.starts_with("t1 cli-") && sent.stderr.contains("the running dormouse answers"),
+        "{sent:?}"
+    );
+    let items = home.items_when("t1", |items| items.len() == 2);
+    assert_eq!(items, ["user: say hi", "assistant: hi"]);
+    assert!(home.ok(&["threads"]).contains("t1"));
+    assert!(serving.terminate().success(), "SIGTERM is no failure");
+    assert_eq!(home.ok(&["chat", "seen", "--thread", "t1"]), "seen: say hi");
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_is_no_error() {
+    let home = Home::new();
+    home.ok(&["chat", &format!("say {}", "long ".repeat(20_000))]);
+    let mut child = home.command(&["show"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(0), &b""[..]));
+}
+
+#[test]
+fn the_example_configuration_is_valid_and_shows_every_field() {
+    let example = concat!(env!("CARGO_MANIFEST_DIR"), "/dormouse.example.toml");
+    let text = std::fs::read_to_string(example).unwrap();
+    Config::load(Some(example.as_ref())).unwrap();
+
+    // With every optional line taken in it is valid as well.
+    let is_optional = |line: &str| {
+        line.strip_prefix('#').is_some_and(|rest| {
+            rest.starts_with('[') || rest.split_once(" = ").is_some_and(|(name, _)| !name.contains(' '))
+        })
+    };
+    let all: Vec<&str> = text.lines().map(|line| if is_optional(line) { &line[1..] } else { line }).collect();
+    let home = Home::new();
+    std::fs::write(home.path("all.toml"), all.join("\n")).unwrap();
+    let config = Config::load(Some(&home.path("all.toml"))).unwrap();
+    assert!(config.models.contains_key("claude") && config.tool_servers.contains_key("weather"));
+
+    let mut every = Config::default();
+    every.agents.insert("default".into(), AgentConfig::default());
+    every.models.insert("claude".into(), ModelConfig::default());
+    every.tool_servers.insert("weather".into(), ToolServerConfig::default());
+    let every = serde_json::to_value(every).unwrap();
+    let mut missing = Vec::new();
+    let mut look_for = |fields: &Value| {
+        for (name, value) in fields.as_object().unwrap() {
+            if !value.is_object() && !all.iter().any(|line| line.starts_with(&format!("{name} = "))) {
+                missing.push(name.clone());
+            }
+        }
+    };
+    look_for(&every);
+    for table in [
+        &every["agents"]["default"],
+        &every["models"]["claude"],
+        &every["tool_servers"]["weather"],
+        &every["aws"],
+    ] {
+        look_for(table);
+    }
+    assert_eq!(missing, Vec::<String>::new(), "fields that the example does not show");
+}
