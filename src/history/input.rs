@@ -3,7 +3,7 @@
 use super::{Draft, History, MAX_WAITING, OpenCall, Standing, Waiting, wording};
 use crate::message::{
     CallId, ContentPart, DedupId, EventItem, InputContent, InputMessage, InterruptItem, ItemBody, MessageId,
-    Outcome, SettledBy, SyntheticReason, Synthetic, ToolResultInput, ToolResultItem, UserItem,
+    Outcome, SettledBy, Synthetic, SyntheticReason, ToolResultInput, ToolResultItem, UserItem,
 };
 use crate::store::{DedupLife, ParkedInput, SubscriptionChange};
 
@@ -99,7 +99,8 @@ impl History {
         // A parked row that does not parse was readable when it was parked; it stays where it is.
         let Ok(message) = InputMessage::parse(parked.body.as_bytes()) else { return };
         let waiting = Waiting { parked, message, stored: true };
-        if let (InputContent::ToolResult(result), None) = (&waiting.message.content, &waiting.message.synthetic)
+        if let (InputContent::ToolResult(result), None) =
+            (&waiting.message.content, &waiting.message.synthetic)
             && let Some(open) = self.open_call(&result.id)
             && open.arrived.is_none()
         {
@@ -186,8 +187,7 @@ impl History {
 
     fn late_draft(&self, result: &ToolResultInput, mut draft: Draft) -> Draft {
         let tool = self.call(&result.id).map_or("a tool", |call| &call.name);
-        let text =
-            wording::late_result(tool, result.id.as_str(), &ContentPart::join_text(&result.content));
+        let text = wording::late_result(tool, result.id.as_str(), &ContentPart::join_text(&result.content));
         draft.body = ItemBody::User(UserItem {
             parts: vec![ContentPart::Text(text)],
             synthetic_reason: Some(SyntheticReason::LateResult),

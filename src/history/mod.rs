@@ -16,6 +16,7 @@ mod plan;
 pub mod render;
 pub mod request;
 mod turn;
+mod wire;
 pub mod wording;
 
 use std::collections::BTreeSet;
@@ -238,9 +239,10 @@ impl History {
     pub fn opens_subscription(&self, call: &CallId) -> bool {
         let start = SubscriptionChange::Start(call.clone());
         self.safe.iter().chain(&self.unvalidated).any(|draft| draft.subscription.as_ref() == Some(&start))
-            || self.open.iter().any(|open| {
-                open.arrived.as_ref().and_then(Waiting::subscription).as_ref() == Some(&start)
-            })
+            || self
+                .open
+                .iter()
+                .any(|open| open.arrived.as_ref().and_then(Waiting::subscription).as_ref() == Some(&start))
     }
 
     /// Changes what is known of an open call.

@@ -1,0 +1,4 @@
+//! What the tests of the pure core share.
+#![allow(dead_code, reason = "each test binary uses its own part")]
+
+pub mod provider_rules;
