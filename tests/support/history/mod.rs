@@ -2,3 +2,5 @@
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 pub mod provider_rules;
+pub mod say;
+pub mod store;
