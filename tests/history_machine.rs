@@ -6,26 +6,17 @@ mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use dormouse::history::render::{RenderError, RenderOptions};
-use dormouse::history::{Accepted, Arrival, History, Layer};
-use dormouse::message::{CallId, ContentPart, InputMessage, ItemBody, Outcome, SettledBy, Synthetic};
-use dormouse::model::ModelEvent;
+use dormouse::history::render::RenderError;
+use dormouse::history::{Accepted, Arrival, History};
+use dormouse::message::{CallId, InputMessage, ItemBody, Synthetic};
 use proptest::prelude::*;
 use support::provider_rules;
-use support::say::{answer, arrival, calls, event, image, report, result, says, signs, thinks, user};
+use support::say::{arrival, event, image, report, result, user};
+use support::slice::{Kind, kind, options, respond, run_synchronous};
 use support::store::{Rows, call_of, settlements};
 
 /// Sequences of one run, unless `PROPTEST_CASES` says otherwise.
 const CASES: u32 = 2_000;
-
-/// How the runtime takes a call of the model.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Asynchronous,
-    Passive,
-    Synchronous,
-    Refused,
-}
 
 /// One step. Calls are named by an index into those that are committed: nobody outside knows of others.
 #[derive(Clone, Debug)]
@@ -55,15 +46,6 @@ enum Step {
     /// Some commits of a sync, not all.
     PartOfSync,
     Crash,
-}
-
-fn kind() -> impl Strategy<Value = Kind> {
-    prop_oneof![
-        4 => Just(Kind::Asynchronous),
-        2 => Just(Kind::Passive),
-        2 => Just(Kind::Synchronous),
-        1 => Just(Kind::Refused),
-    ]
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -266,51 +248,6 @@ impl World {
         assert!(self.rows.parked.is_empty(), "parked rows stay behind: {:?}", self.rows.parked);
         let rendered = self.history.render_history(&options());
         assert!(matches!(rendered, Ok(_) | Err(RenderError::Empty)), "{rendered:?}");
-    }
-}
-
-fn options() -> RenderOptions {
-    RenderOptions { model: "m".into(), image_input: true, ..RenderOptions::default() }
-}
-
-/// One response, its calls taken as the slice takes them.
-fn respond(history: &mut History, n: usize, thinking: bool, text: bool, kinds: &[Kind]) -> Vec<CallId> {
-    let mut events: Vec<ModelEvent> = Vec::new();
-    if thinking {
-        events.extend([thinks("hm"), signs()]);
-    }
-    if text {
-        events.push(says(&format!("answer {n}")));
-    }
-    events.extend(kinds.iter().map(|_| calls("call_0", "f", "{}")));
-    let made = answer(history, &events);
-    assert_eq!(made.len(), kinds.len());
-    for (call, kind) in made.iter().zip(kinds) {
-        match kind {
-            Kind::Refused => {
-                let parts = vec![ContentPart::text("Error: no")];
-                let by = SettledBy::Runtime;
-                history.settle(&call.call_id, Outcome::Refused, parts, by, Layer::WithResponse, 0);
-            }
-            Kind::Asynchronous | Kind::Passive | Kind::Synchronous => {
-                history.describe_call(&call.call_id, |pending| {
-                    pending.passive = *kind == Kind::Passive;
-                    pending.synchronous = *kind == Kind::Synchronous;
-                });
-            }
-        }
-    }
-    made.into_iter().map(|call| call.call_id).collect()
-}
-
-/// Runs the open synchronous calls, as the slice does.
-fn run_synchronous(history: &mut History) {
-    let open: Vec<CallId> =
-        history.open_calls().filter(|pending| pending.synchronous).map(|p| p.call.clone()).collect();
-    let others = history.open_calls().any(|pending| !pending.synchronous);
-    let layer = if others { Layer::Safe } else { Layer::Unvalidated };
-    for call in open {
-        history.settle(&call, Outcome::Ok, vec![ContentPart::text("ran")], SettledBy::Tool, layer, 0);
     }
 }
 

@@ -3,4 +3,5 @@
 
 pub mod provider_rules;
 pub mod say;
+pub mod slice;
 pub mod store;
