@@ -16,7 +16,7 @@ use support::slice::{Kind, kind, options, respond, run_synchronous};
 use support::store::{Rows, call_of, settlements};
 
 /// Sequences of one run, unless `PROPTEST_CASES` says otherwise.
-const CASES: u32 = 2_000;
+const CASES: u32 = 1_000;
 
 /// One step. Calls are named by an index into those that are committed: nobody outside knows of others.
 #[derive(Clone, Debug)]
