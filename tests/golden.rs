@@ -115,7 +115,9 @@ async fn rows_and_output_messages_are_what_the_golden_files_have() {
 
 fn attribute(value: &AttributeValue) -> Value {
     match value {
-        AttributeValue::S(text) if text.len() > 5_000 => json!(format!("{}… {} bytes", &text[..60], text.len())),
+        AttributeValue::S(text) if text.len() > 5_000 => {
+            json!(format!("{}… {} bytes", &text[..60], text.len()))
+        }
         AttributeValue::S(text) => json!(text),
         AttributeValue::N(number) => json!({ "N": number }),
         AttributeValue::Bool(flag) => json!(flag),
