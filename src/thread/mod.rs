@@ -320,7 +320,16 @@ impl HistoryManager {
         .into())
     }
 
-    async fn commit(&mut self, plan: SyncPlan, progress: Progress, now_ms: i64) -> Result<(), ThreadError> {
+    async fn commit(
+        &mut self,
+        mut plan: SyncPlan,
+        progress: Progress,
+        now_ms: i64,
+    ) -> Result<(), ThreadError> {
+        // What was parked has no time of its own: it counts from when it is in.
+        for item in plan.items.iter_mut().filter(|item| item.facts.created_at_ms == 0) {
+            item.facts.created_at_ms = now_ms;
+        }
         let last_chunk = !plan.more;
         let mut meta = self.meta.clone();
         meta.head = plan.head;
