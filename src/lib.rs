@@ -16,7 +16,7 @@
 //! | [`rap`] | the tool protocol: wire, discovery, client, tokens, callbacks | `tools`, `queue` |
 //! | [`queue`] | `InputSender`, `OutputSender`, `DeadLetters` over SQS | `message` |
 //! | [`thread`] | `HistoryManager`: load and commit around the core | `history`, `store` |
-//! | [`slice`] | prepare, complete, dispatch, the SQS batch | `thread` and every port |
+//! | [`mod@slice`] | prepare, complete, dispatch, the SQS batch | `thread` and every port |
 //! | [`http`] | the axum router that the Lambda function and local mode serve | `rap`, `store`, `queue` |
 //! | [`assembly`] | puts a process together from its configuration | everything above |
 //! | `local` | the embedded AWS, its journal, the poll loop (feature `local`) | everything |

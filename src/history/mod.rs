@@ -8,8 +8,8 @@
 //!    one of them may be the message that overflows the window;
 //! 4. the **turn buffer**: the response being streamed.
 //!
-//! [`input`] holds the rules for what arrives, [`render`] turns the layers into a valid request (I5),
-//! [`plan`] says what the next commit writes. Loading and committing are the business of `thread`.
+//! `input` holds the rules for what arrives, [`render`] turns the layers into a valid request (I5),
+//! `plan` says what the next commit writes. Loading and committing are the business of `thread`.
 
 mod input;
 mod plan;

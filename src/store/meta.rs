@@ -44,7 +44,7 @@ pub struct Meta {
     pub outbox: Vec<OutboxEntry>,
     /// Causes whose slice has committed something but is not finished.
     pub open: Vec<MessageId>,
-    /// Causes of the last inputs, newest last, at most [`RECENT_CAUSES`].
+    /// Causes of the last inputs, newest last, at most 32.
     pub recent: Vec<MessageId>,
     /// Causes seen with a receive count above 1.
     pub redelivered: Vec<MessageId>,

@@ -61,10 +61,12 @@ fn check_parts(parts: &[ContentPart]) -> Result<(), String> {
 }
 
 fn blocks(parts: &[ContentPart]) -> Vec<Block<'_>> {
-    let block = |part| match part {
-        &ContentPart::Text(ref text) => Block::Text(text),
-        ContentPart::Image { .. } | ContentPart::Unknown(_) => Block::Image,
-    };
+    fn block(part: &ContentPart) -> Block<'_> {
+        match part {
+            ContentPart::Text(text) => Block::Text(text),
+            ContentPart::Image { .. } | ContentPart::Unknown(_) => Block::Image,
+        }
+    }
     parts.iter().map(block).collect()
 }
 
