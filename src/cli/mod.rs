@@ -68,7 +68,7 @@ impl From<SystemError> for CliError {
         match error {
             SystemError::Assembly(error) => Self::Usage(error.to_string()),
             SystemError::Local(error) => error.into(),
-            SystemError::File { .. } => Self::Failed(error.to_string()),
+            SystemError::File { .. } | SystemError::Keys { .. } => Self::Failed(error.to_string()),
         }
     }
 }
