@@ -4,6 +4,7 @@
 use std::io::IsTerminal;
 
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::format::FmtSpan;
 
 /// Environment variable with the filter, e.g. `dormouse=debug`.
 pub const LOG_ENV: &str = "DORMOUSE_LOG";
@@ -28,7 +29,11 @@ pub fn init(format: Format, default: &str) {
     for silent in SILENT {
         filter = filter.add_directive(silent.parse().expect("bug: a constant directive parses"));
     }
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    // The end of a span is a line with its durations: one for each slice and each phase of it.
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_span_events(FmtSpan::CLOSE)
+        .with_writer(std::io::stderr);
     let result = match format {
         Format::Json => builder.json().with_current_span(true).with_span_list(false).try_init(),
         // A file or a pipe gets no escape sequences.

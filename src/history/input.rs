@@ -5,7 +5,7 @@ use crate::message::{
     CallId, ContentPart, DedupId, EventItem, InputContent, InputMessage, InterruptItem, ItemBody, MessageId,
     Outcome, SettledBy, Synthetic, SyntheticReason, ToolResultInput, ToolResultItem, UserItem,
 };
-use crate::store::{DedupLife, ParkedInput, SubscriptionChange};
+use crate::store::{DedupLife, ParkedInput, PendingCall, SubscriptionChange};
 
 /// By convention a failing tool's text begins so; there are no error codes.
 const ERROR_PREFIX: &str = "Error: ";
@@ -54,6 +54,11 @@ impl Waiting {
             }
             _ => None,
         }
+    }
+
+    /// Whether its release leaves an event, which interrupts what only waits.
+    fn is_event(&self) -> bool {
+        self.message.synthetic.is_some()
     }
 }
 
@@ -130,13 +135,15 @@ impl History {
         // and they are known-safe; in any other position order comes first and they stay unvalidated.
         let layer = if self.unvalidated.is_empty() { &mut self.safe } else { &mut self.unvalidated };
         for open in self.open.drain(..) {
-            match open.arrived {
-                Some(waiting) => layer.push(result_draft(&open.pending.call, waiting)),
+            match result_draft(&open) {
+                Some(draft) => layer.push(draft),
                 None => {
                     let body = ItemBody::Interrupt(InterruptItem { call_id: open.pending.call.clone() });
-                    let mut draft = Draft::minted(body, arrival.now_ms);
-                    draft.cause = Some(arrival.cause.clone());
-                    layer.push(draft);
+                    layer.push(Draft {
+                        cause: Some(arrival.cause.clone()),
+                        settles: vec![open.stored_state()],
+                        ..Draft::minted(body, arrival.now_ms)
+                    });
                     self.interrupted.push(open.pending);
                 }
             }
@@ -164,16 +171,45 @@ impl History {
             return Accepted::Duplicate;
         }
         open.arrived = Some(waiting);
-        if self.open.iter().any(|open| open.arrived.is_none()) {
-            return Accepted::Parked;
+        match self.close_answered_step() {
+            true => Accepted::Ready,
+            false => Accepted::Parked,
         }
+    }
+
+    /// Closes the open step if nothing of it is at work any more and either every call is answered or an
+    /// event waits, which wakes the calls that only wait. Says whether it did.
+    pub(super) fn close_answered_step(&mut self) -> bool {
+        let answered = self.open.iter().all(|open| open.arrived.is_some());
+        let event_waits = self.waiting.iter().any(Waiting::is_event);
+        let at_work = self.open.iter().any(OpenCall::is_at_work);
+        if self.open.is_empty() || at_work || !(answered || event_waits) {
+            return false;
+        }
+        let interrupted = self.bring_in_results();
+        let released = self.unvalidated.len();
+        self.release_waiting();
+        let mut released = self.unvalidated.iter_mut().skip(released);
+        if let Some(event) = released.find(|draft| matches!(draft.body, ItemBody::Event(_))) {
+            event.settles = interrupted;
+        }
+        true
+    }
+
+    /// Brings in the results that have arrived for the open step, in call order. What is left of it is
+    /// returned: an event interrupts it.
+    fn bring_in_results(&mut self) -> Vec<PendingCall> {
+        let mut left = Vec::new();
         for open in std::mem::take(&mut self.open) {
-            if let Some(waiting) = open.arrived {
-                self.unvalidated.push(result_draft(&open.pending.call, waiting));
+            match result_draft(&open) {
+                Some(draft) => self.unvalidated.push(draft),
+                None => {
+                    left.push(open.stored_state());
+                    self.interrupted.push(open.pending);
+                }
             }
         }
-        self.release_waiting();
-        Accepted::Ready
+        left
     }
 
     /// The real result of a call that the runtime has settled: a note that opens no turn.
@@ -196,27 +232,23 @@ impl History {
         draft
     }
 
-    /// An event, a report or a parent's message. It waits while a call is at work; a call that only waits is
-    /// interrupted by it, without a marker: the event itself is the record.
+    /// An event, a report or a parent's message. It waits while a call is at work; one whose result is in is
+    /// not. A call that only waits is interrupted by it, without a marker: the event itself is the record.
     fn event_input(&mut self, synthetic: &Synthetic, message: &InputMessage, arrival: &Arrival) -> Accepted {
         let Some((origin, _)) = origin(synthetic) else { return Accepted::NotConversational };
         if self.call(origin).is_none() {
             return Accepted::Foreign;
         }
-        let active = self.open.iter().any(|open| !open.pending.passive);
-        if active && self.waiting.len() < MAX_WAITING {
+        let at_work = self.open.iter().any(OpenCall::is_at_work);
+        if at_work && self.waiting.len() < MAX_WAITING {
             self.waiting.push(waiting(message, arrival));
             return Accepted::Parked;
         }
         let opens_turn = self.open.is_empty();
-        for open in std::mem::take(&mut self.open) {
-            match open.arrived {
-                Some(waiting) => self.unvalidated.push(result_draft(&open.pending.call, waiting)),
-                None => self.interrupted.push(open.pending),
-            }
-        }
+        let interrupted = self.bring_in_results();
         let mut draft = self.event_draft(&waiting(message, arrival));
         draft.opens_turn = opens_turn;
+        draft.settles = interrupted;
         self.unvalidated.push(draft);
         self.release_waiting();
         Accepted::Ready
@@ -315,23 +347,25 @@ fn released(body: ItemBody, waiting: &Waiting) -> Draft {
     }
 }
 
-fn result_draft(call: &CallId, waiting: Waiting) -> Draft {
+/// The draft of the result that has arrived for an open call.
+fn result_draft(open: &OpenCall) -> Option<Draft> {
+    let waiting = open.arrived.as_ref()?;
     let parts = match &waiting.message.content {
         InputContent::ToolResult(result) => result.content.clone(),
         _ => Vec::new(),
     };
     let failed = matches!(parts.first(), Some(ContentPart::Text(text)) if text.starts_with(ERROR_PREFIX));
     let body = ItemBody::ToolResult(ToolResultItem {
-        call_id: call.clone(),
+        call_id: open.pending.call.clone(),
         outcome: if failed { Outcome::Error } else { Outcome::Ok },
         parts,
         settled_by: SettledBy::Tool,
         display_as: waiting.message.display_as.clone(),
     });
-    let mut draft = released(body, &waiting);
+    let mut draft = Draft { settles: vec![open.stored_state()], ..released(body, waiting) };
     // Parking has already recorded the subscription of a stored result.
     if !waiting.stored {
         draft.subscription = waiting.subscription();
     }
-    draft
+    Some(draft)
 }

@@ -16,6 +16,7 @@ mod plan;
 pub mod render;
 pub mod request;
 mod turn;
+mod wire;
 pub mod wording;
 
 use std::collections::BTreeSet;
@@ -51,6 +52,9 @@ struct Draft {
     /// The parked row that its commit deletes.
     release: Option<String>,
     subscription: Option<SubscriptionChange>,
+    /// The calls that it settles: pending in the store until it is committed, so that a crash before that
+    /// finds them open and settles them again.
+    settles: Vec<PendingCall>,
     /// Belongs to the response that begins here or before: never committed apart from it.
     continues_response: bool,
 }
@@ -67,6 +71,7 @@ impl Draft {
             created_at_ms: now_ms,
             release: None,
             subscription: None,
+            settles: Vec::new(),
             continues_response: false,
         }
     }
@@ -94,6 +99,19 @@ struct OpenCall {
     pending: PendingCall,
     /// Its result is in and waits for the step's others.
     arrived: Option<Waiting>,
+}
+
+impl OpenCall {
+    /// Somebody works on it, rather than that it only waits.
+    fn is_at_work(&self) -> bool {
+        self.arrived.is_none() && !self.pending.passive
+    }
+
+    /// What the store knows of it.
+    fn stored_state(&self) -> PendingCall {
+        let parked = self.arrived.as_ref().is_some_and(|waiting| waiting.stored);
+        PendingCall { parked, ..self.pending.clone() }
+    }
 }
 
 /// How a call of this history stands.
@@ -151,6 +169,8 @@ impl History {
         for parked in loaded.parked {
             history.readopt(parked);
         }
+        // A slice that died between two commits may have left a step that nothing else will close.
+        history.close_answered_step();
         history
     }
 
@@ -350,7 +370,7 @@ impl History {
     }
 
     /// Gives an open call its one result, minted by the runtime or by a tool that ran inside the slice.
-    /// Without an open call there is no effect.
+    /// Without an open call, or where its result has arrived already, there is no effect: the first one wins.
     pub fn settle(
         &mut self,
         call: &CallId,
@@ -360,8 +380,9 @@ impl History {
         layer: Layer,
         now_ms: i64,
     ) {
-        let Some(at) = self.open.iter().position(|open| &open.pending.call == call) else { return };
-        self.open.remove(at);
+        let unanswered = |open: &OpenCall| &open.pending.call == call && open.arrived.is_none();
+        let Some(at) = self.open.iter().position(unanswered) else { return };
+        let settled = self.open.remove(at);
         let body = ItemBody::ToolResult(ToolResultItem {
             call_id: call.clone(),
             outcome,
@@ -369,25 +390,34 @@ impl History {
             settled_by,
             display_as: None,
         });
-        let mut draft = Draft::minted(body, now_ms);
+        let mut draft = Draft { settles: vec![settled.stored_state()], ..Draft::minted(body, now_ms) };
         match layer {
             Layer::WithResponse => {
+                // The other calls of the response may not be described yet: nothing is closed here.
                 draft.continues_response = true;
                 self.safe.push(draft);
+                return;
             }
             Layer::Safe if self.unvalidated.is_empty() => self.safe.push(draft),
             // Known-safe always precedes unvalidated.
             Layer::Safe | Layer::Unvalidated => self.unvalidated.push(draft),
         }
+        self.close_answered_step();
     }
 
-    /// The seq up to which a child may inherit: committed rows before the oldest unanswered call.
+    /// The seq up to which a child may inherit: committed rows before the oldest step that has a call without
+    /// a committed result. Its answered calls stay out as well, or their results would be cut off.
     pub fn safe_spawn_point(&self) -> Seq {
-        let before_head = Seq(self.head.0.saturating_sub(1));
-        match self.open.first() {
-            Some(open) if open.pending.seq < self.head => Seq(open.pending.seq.0.saturating_sub(1)),
-            Some(_) | None => before_head,
-        }
+        let drafts = self.safe.iter().chain(&self.unvalidated).flat_map(|draft| &draft.settles);
+        let unsettled = drafts.chain(self.open.iter().map(|open| &open.pending)).map(|pending| pending.seq);
+        let oldest = unsettled.min().unwrap_or(self.head).min(self.head);
+        let before = self.own_items().iter().rev().skip_while(|item| item.seq >= oldest);
+        let calls = before.take_while(|item| matches!(item.body, ItemBody::ToolCall(_)));
+        let step = match oldest < self.head {
+            true => calls.last().map_or(oldest, |item| item.seq),
+            false => oldest,
+        };
+        Seq(step.0.saturating_sub(1))
     }
 
     /// Calls that user text has interrupted since the last time, for notices to their servers.

@@ -1,7 +1,9 @@
 //! What the next commit writes of a history. Planning changes nothing; [`History::apply`] follows only when the
 //! commit is durable, so memory never runs ahead of the store (D16).
 
-use super::{Draft, History, Waiting, facts};
+use std::collections::BTreeSet;
+
+use super::{Draft, History, Waiting, facts, turn};
 use crate::message::{DedupId, Item, ItemId, Seq};
 use crate::store::{
     DedupLife, INLINE_BYTES, MAX_ACTIONS, MAX_COMMIT_BYTES, ParkedInput, PendingCall, SubscriptionChange,
@@ -9,6 +11,9 @@ use crate::store::{
 
 /// Actions that a plan leaves free for what the slice adds: META, choices, dedup rows of inputs without items.
 const RESERVED_ACTIONS: usize = 12;
+
+// A response is committed whole, also if every call of it is refused and answered at once.
+const _: () = assert!(RESERVED_ACTIONS + turn::MAX_PARTS + 2 * turn::MAX_BUFFERED_CALLS <= MAX_ACTIONS);
 
 /// One commit's worth of a history.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -53,39 +58,50 @@ impl History {
             turn_id: self.turn_id.clone(),
             ..SyncPlan::default()
         };
-        let mut actions = RESERVED_ACTIONS;
-        let mut bytes = 0;
+        let mut room = Room { actions: MAX_ACTIONS - RESERVED_ACTIONS, bytes: MAX_COMMIT_BYTES };
         for waiting in self.unstored() {
+            let subscription = waiting.subscription();
+            if !room
+                .take(2 + usize::from(subscription.is_some()), waiting.parked.body.len().min(INLINE_BYTES))
+            {
+                plan.more = true;
+                break;
+            }
             plan.dedup.push((waiting.parked.dedup.clone(), waiting.life()));
             plan.park.push(waiting.parked.clone());
-            let subscription = waiting.subscription();
-            actions += 2 + usize::from(subscription.is_some());
-            bytes += waiting.parked.body.len().min(INLINE_BYTES);
             plan.subscriptions.extend(subscription);
         }
         let mut rest = self.safe.as_slice();
         while let Some((group, behind)) = split_group(rest) {
             let cost: usize = group.iter().map(Draft::actions).sum();
             let weight: usize = group.iter().map(|draft| draft.body.to_raw().len().min(INLINE_BYTES)).sum();
-            let full = actions + cost > MAX_ACTIONS || bytes + weight > MAX_COMMIT_BYTES;
-            if full && !(plan.is_empty()) {
+            // A plan that holds nothing takes what there is: a group fits, by the bounds on a response.
+            if plan.more || (!room.take(cost, weight) && !plan.is_empty()) {
                 break;
             }
-            actions += cost;
-            bytes += weight;
             for draft in group {
                 plan.take(draft, self.epoch);
             }
             rest = behind;
         }
-        plan.more = !rest.is_empty();
-        plan.pending = self
-            .open
-            .iter()
-            .filter(|open| open.pending.seq < plan.head)
-            .map(|open| PendingCall { parked: open.arrived.is_some(), ..open.pending.clone() })
-            .collect();
+        plan.more |= !rest.is_empty();
+        plan.pending = self.pending_behind(&plan, rest);
         plan
+    }
+
+    /// Calls without a committed result once `plan` is durable: those that are open, and those whose result,
+    /// marker or interrupting event is still a draft. A crash then finds them as they were.
+    fn pending_behind(&self, plan: &SyncPlan, rest: &[Draft]) -> Vec<PendingCall> {
+        let drafts = rest.iter().chain(&self.unvalidated).flat_map(|draft| draft.settles.iter().cloned());
+        let open = self.open.iter().map(|open| {
+            let arrived = open.arrived.as_ref();
+            let parks = arrived.is_some_and(|waiting| plan.parks(&waiting.parked.key));
+            PendingCall { parked: open.stored_state().parked || parks, ..open.pending.clone() }
+        });
+        let mut pending: Vec<PendingCall> =
+            drafts.chain(open).filter(|pending| pending.seq < plan.head).collect();
+        pending.sort_by_key(|pending| pending.seq);
+        pending
     }
 
     /// Takes a plan for granted: its commit is durable.
@@ -95,9 +111,10 @@ impl History {
         self.head = plan.head;
         self.next_turn = plan.next_turn;
         self.turn_id = plan.turn_id;
+        let parked: BTreeSet<&str> = plan.park.iter().map(|parked| parked.key.as_str()).collect();
         let arrived = self.open.iter_mut().filter_map(|open| open.arrived.as_mut());
         for waiting in arrived.chain(&mut self.waiting) {
-            waiting.stored |= plan.park.iter().any(|parked| parked.key == waiting.parked.key);
+            waiting.stored |= parked.contains(waiting.parked.key.as_str());
         }
     }
 
@@ -107,7 +124,28 @@ impl History {
     }
 }
 
+/// What is left of one transaction.
+struct Room {
+    actions: usize,
+    bytes: usize,
+}
+
+impl Room {
+    /// Takes the room if there is that much; text above [`INLINE_BYTES`] is kept in rows of its own.
+    fn take(&mut self, actions: usize, bytes: usize) -> bool {
+        let left = self.actions.checked_sub(actions).zip(self.bytes.checked_sub(bytes));
+        if let Some((actions, bytes)) = left {
+            *self = Self { actions, bytes };
+        }
+        left.is_some()
+    }
+}
+
 impl SyncPlan {
+    fn parks(&self, key: &str) -> bool {
+        self.park.iter().any(|parked| parked.key == key)
+    }
+
     fn take(&mut self, draft: &Draft, epoch: crate::message::Epoch) {
         if draft.opens_turn {
             self.turn_id = Some(ItemId::at(epoch, self.head));

@@ -10,6 +10,7 @@ use super::request::{
     AssistantMessage, ModelRequest, RequestCall, RequestMessage, RequestReasoning, RequestResult,
     ToolDefinition,
 };
+use super::wire::{WireIds, check, wire_arguments};
 use super::{History, wording};
 use crate::message::{
     CallId, ContentPart, EventItem, ItemBody, Outcome, ReasoningItem, ToolCallItem, ToolResultItem,
@@ -73,7 +74,7 @@ pub fn render<'a>(
     options: &RenderOptions,
 ) -> Result<Rendered, RenderError> {
     let items: Vec<&ItemBody> = items.collect();
-    let results = Results::index(&items);
+    let results = Results::index(&items, open);
     let mut out = Builder::new(options, &results);
     for item in &items {
         out.item(item);
@@ -100,12 +101,15 @@ enum Settled<'a> {
 }
 
 impl<'a> Results<'a> {
-    fn index(items: &[&'a ItemBody]) -> Self {
+    fn index(items: &[&'a ItemBody], open: &BTreeSet<&CallId>) -> Self {
         let mut by_call = BTreeMap::new();
         let mut total = 0;
         let mut unanswered: Vec<&CallId> = Vec::new();
         for item in items {
             match item {
+                // A call that somebody works on is open, whatever stands behind it (R1): its result would be
+                // dropped for ever if an event were taken for its interruption.
+                ItemBody::ToolCall(call) if open.contains(&call.call_id) => {}
                 ItemBody::ToolCall(call) => unanswered.push(&call.call_id),
                 ItemBody::ToolResult(result) => {
                     total += 1;
@@ -140,7 +144,8 @@ struct Builder<'a> {
     messages: Vec<RequestMessage>,
     assistant: AssistantMessage,
     calls: Vec<&'a ToolCallItem>,
-    used_ids: BTreeMap<CallId, usize>,
+    ids: WireIds,
+    shown_calls: BTreeSet<&'a CallId>,
     emitted_results: usize,
     unanswered: Vec<CallId>,
     unknown_rows: usize,
@@ -155,7 +160,8 @@ impl<'a> Builder<'a> {
             messages: Vec::new(),
             assistant: AssistantMessage::default(),
             calls: Vec::new(),
-            used_ids: BTreeMap::new(),
+            ids: WireIds::default(),
+            shown_calls: BTreeSet::new(),
             emitted_results: 0,
             unanswered: Vec::new(),
             unknown_rows: 0,
@@ -210,11 +216,12 @@ impl<'a> Builder<'a> {
     }
 
     fn reasoning(&mut self, item: &ReasoningItem) {
-        let signed = item.signature.is_some() || item.provider.is_some();
-        if signed && item.model == self.options.model {
+        let signature = item.signature.as_ref().filter(|signature| !signature.trim().is_empty());
+        let proven = signature.is_some() || item.provider.is_some();
+        if proven && item.model == self.options.model {
             self.assistant.reasoning.push(RequestReasoning {
                 text: item.text.clone(),
-                signature: item.signature.clone(),
+                signature: signature.cloned(),
                 provider: item.provider.clone(),
             });
         }
@@ -249,11 +256,15 @@ impl<'a> Builder<'a> {
         let mut message = std::mem::take(&mut self.assistant);
         let mut results = Vec::new();
         for call in calls {
-            let id = self.unique(&call.call_id);
+            let id = self.ids.take(&call.call_id);
             let (arguments, problem) = wire_arguments(&call.arguments);
-            let duplicate = id != call.call_id;
-            let settled = self.results.by_call.get(&call.call_id).filter(|_| !duplicate);
-            results.push(self.result(&id, call, settled.copied(), problem));
+            // A second row of the same call has no result of its own.
+            let first = self.shown_calls.insert(&call.call_id);
+            let settled = self.results.by_call.get(&call.call_id);
+            if settled.is_none() && first {
+                self.unanswered.push(call.call_id.clone());
+            }
+            results.push(self.result(&id, call, settled.copied().filter(|_| first), problem));
             message.calls.push(RequestCall {
                 id,
                 name: call.name.clone(),
@@ -290,24 +301,6 @@ impl<'a> Builder<'a> {
         }
     }
 
-    fn unique(&mut self, id: &CallId) -> CallId {
-        let uses = self.used_ids.entry(id.clone()).or_default();
-        *uses += 1;
-        match *uses {
-            1 => id.clone(),
-            n => {
-                let id = CallId::new(format!("{id}_{n}"));
-                // A stored id may look like one of ours with a suffix.
-                if self.used_ids.contains_key(&id) { self.unique(&id) } else { self.take_id(id) }
-            }
-        }
-    }
-
-    fn take_id(&mut self, id: CallId) -> CallId {
-        self.used_ids.insert(id.clone(), 1);
-        id
-    }
-
     fn result(
         &mut self,
         id: &CallId,
@@ -327,16 +320,13 @@ impl<'a> Builder<'a> {
             }
             Some(Settled::ByUser) => (text(wording::interrupted_by_user(&call.name)), true),
             Some(Settled::ByEvent) => (text(wording::interrupted_by_event(&call.name)), true),
-            None => {
-                self.unanswered.push(call.call_id.clone());
-                (text(problem.unwrap_or_else(|| wording::lost(&call.name))), true)
-            }
+            None => (text(problem.unwrap_or_else(|| wording::lost(&call.name))), true),
         };
         RequestResult { id: id.clone(), name: call.name.clone(), parts, is_error }
     }
 
     fn event(&mut self, event: &EventItem) {
-        let id = self.unique(&event.call_id);
+        let id = self.ids.take(&event.call_id);
         let arguments = serde_json::json!({
             "original_tool_name": event.original_tool_name,
             "original_tool_call_id": event.original_tool_call_id,
@@ -389,60 +379,4 @@ impl<'a> Builder<'a> {
             unknown_rows: self.unknown_rows,
         })
     }
-}
-
-/// The arguments as every provider takes them: a JSON object's text. Malformed ones become `{}`, and the
-/// problem says so.
-fn wire_arguments(arguments: &str) -> (String, Option<String>) {
-    let trimmed = arguments.trim();
-    if trimmed.is_empty() {
-        return ("{}".to_owned(), None);
-    }
-    match serde_json::from_str::<serde_json::Value>(trimmed) {
-        Ok(value) if value.is_object() => (arguments.to_owned(), None),
-        Ok(_) => ("{}".to_owned(), Some(wording::bad_arguments("the arguments were no JSON object"))),
-        Err(_) => ("{}".to_owned(), Some(wording::bad_arguments("the arguments were no valid JSON"))),
-    }
-}
-
-/// The pairing check on the final list (P8). Independent of how the list was made.
-fn check(request: &ModelRequest) -> Result<(), String> {
-    let mut ids = BTreeSet::new();
-    let mut owed: Vec<&CallId> = Vec::new();
-    for (at, message) in request.messages.iter().enumerate() {
-        let results: Vec<&CallId> = match message {
-            RequestMessage::ToolResults(results) => results.iter().map(|result| &result.id).collect(),
-            RequestMessage::User(_) | RequestMessage::Assistant(_) => Vec::new(),
-        };
-        if results != owed {
-            return Err(format!("message {at}: the results do not answer the calls before them"));
-        }
-        owed.clear();
-        match message {
-            RequestMessage::User(parts) if parts.is_empty() || parts.iter().any(ContentPart::is_blank) => {
-                return Err(format!("message {at}: blank user content"));
-            }
-            RequestMessage::Assistant(message) => {
-                if message.text.is_none() && message.calls.is_empty() {
-                    return Err(format!("message {at}: an empty assistant message"));
-                }
-                owed = message.calls.iter().map(|call| &call.id).collect();
-                if !owed.iter().all(|id| ids.insert(*id)) {
-                    return Err(format!("message {at}: a call id repeats"));
-                }
-            }
-            RequestMessage::ToolResults(results)
-                if results
-                    .iter()
-                    .any(|r| r.parts.is_empty() || r.parts.iter().any(ContentPart::is_blank)) =>
-            {
-                return Err(format!("message {at}: a blank result"));
-            }
-            RequestMessage::User(_) | RequestMessage::ToolResults(_) => {}
-        }
-    }
-    if !owed.is_empty() || matches!(request.messages.last(), Some(RequestMessage::Assistant(_)) | None) {
-        return Err("the request does not end on a user-role message".to_owned());
-    }
-    Ok(())
 }

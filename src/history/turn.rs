@@ -9,6 +9,11 @@ use crate::model::ModelEvent;
 /// Parts of one response beside its calls; more merge into the last one. Keeps a step within one commit.
 pub const MAX_PARTS: usize = 16;
 
+/// Calls that are taken of one response: those that a step may hold and a few that are answered with an
+/// error, so that the model learns the bound. What a model calls beyond them is dropped: a response without
+/// end would not fit one commit, and its thread would never come to rest.
+pub const MAX_BUFFERED_CALLS: usize = super::MAX_CALLS + 4;
+
 /// A part of the response so far.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TurnPart {
@@ -51,6 +56,7 @@ impl TurnBuffer {
             ModelEvent::Text(text) => self.text(text),
             ModelEvent::ReasoningText(text) => self.reasoning(text),
             ModelEvent::ReasoningBlock { signature, provider } => self.seal(signature, provider),
+            ModelEvent::ToolCall { .. } if self.calls() >= MAX_BUFFERED_CALLS => {}
             ModelEvent::ToolCall { provider_id, name, arguments, signature } => {
                 self.parts.push(TurnPart::Call {
                     provider_id: provider_id.clone(),
@@ -63,8 +69,12 @@ impl TurnBuffer {
         }
     }
 
+    fn calls(&self) -> usize {
+        self.parts.iter().filter(|part| matches!(part, TurnPart::Call { .. })).count()
+    }
+
     fn has_call(&self) -> bool {
-        self.parts.iter().any(|part| matches!(part, TurnPart::Call { .. }))
+        self.calls() > 0
     }
 
     fn text(&mut self, more: &str) {

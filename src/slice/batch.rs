@@ -13,7 +13,7 @@ use super::{
 };
 use crate::history::Arrival;
 use crate::message::{
-    DedupId, InputContent, InputMessage, MessageId, OutputKind, OutputMessage, RawJson, ThreadId,
+    DedupId, InputContent, InputMessage, MessageId, OutputKind, OutputMessage, RawJson, Synthetic, ThreadId,
 };
 use crate::store::Promise;
 use crate::thread::{HistoryManager, Progress};
@@ -29,6 +29,8 @@ pub struct Input {
     pub message: InputMessage,
     /// How.
     pub arrival: Arrival,
+    /// Bytes of its body, for the log.
+    pub bytes: usize,
 }
 
 /// What became of the messages of one thread.
@@ -94,7 +96,8 @@ async fn slice(
 ) -> Result<(), SliceError> {
     let dedup: Vec<DedupId> = inputs.iter().map(|input| input.arrival.dedup.clone()).collect();
     let store = runtime.store.clone();
-    let mut manager = HistoryManager::load(store.clone(), store, thread.clone(), &dedup).await?;
+    let load = HistoryManager::load(store.clone(), store, thread.clone(), &dedup);
+    let mut manager = load.instrument(tracing::info_span!("load")).await?;
 
     // What an earlier delivery has committed goes out before anything else is looked at (I4).
     let batch: BTreeSet<MessageId> = inputs.iter().map(|input| input.arrival.cause.clone()).collect();
@@ -106,11 +109,11 @@ async fn slice(
     let mut prepared = 0;
     let mut failure = None;
     for (at, input) in inputs.iter().enumerate() {
-        match prepare_input(runtime, &input.message, &input.arrival, &mut manager).await {
+        let prepare = prepare_input(runtime, &input.message, &input.arrival, &mut manager);
+        match prepare.instrument(tracing::info_span!("prepare", bytes = input.bytes)).await {
             Ok(PrepareResult::Ready) => {
                 ready = true;
-                outside |= input.message.synthetic.is_none()
-                    && matches!(input.message.content, InputContent::Text(_) | InputContent::Image { .. });
+                outside |= is_outside(&input.message);
             }
             Ok(
                 PrepareResult::Handled
@@ -130,9 +133,28 @@ async fn slice(
         }
         prepared = at + 1;
     }
+    if ready && manager.history().has_leftover_waiting() {
+        manager.history_mut().release_waiting();
+    }
     finish(runtime, &mut manager, ready, outside, deadline, cancel).await?;
     processed.done = prepared;
     failure.map_or(Ok(()), Err)
+}
+
+/// Whether somebody outside caused the slice: a person or an event. A tool's result or a report is the
+/// consequence of what the thread did itself.
+fn is_outside(message: &InputMessage) -> bool {
+    let typed = matches!(message.content, InputContent::Text(_) | InputContent::Image { .. });
+    match &message.synthetic {
+        None => typed,
+        Some(Synthetic::SubscriptionEvent { .. }) => true,
+        Some(
+            Synthetic::ThreadReport { .. }
+            | Synthetic::ParentMessage { .. }
+            | Synthetic::Compaction
+            | Synthetic::CompactionComplete,
+        ) => false,
+    }
 }
 
 /// Barrier, completion, last commit, dispatch.
@@ -149,6 +171,9 @@ async fn finish(
     }
     let runs = ready && manager.history().open_calls().all(|pending| pending.synchronous);
     if !runs {
+        if manager.history().has_leftover_waiting() {
+            manager.promise(Promise::Release);
+        }
         manager.sync(Progress::Last, runtime.clock.now_ms()).await?;
         return send_outbox(runtime, manager).await;
     }
@@ -179,7 +204,8 @@ async fn finish(
     execute_action(runtime, &session.tools.registry, manager).await?;
     let thread = manager.history().thread().clone();
     let stream = run_completion(runtime, &session, manager, deadline, cancel);
-    let action = drive(stream, |event| runtime.observer.on_event(&thread, event)).await?;
+    let completion = drive(stream, |event| runtime.observer.on_event(&thread, event));
+    let action = completion.instrument(tracing::info_span!("complete")).await?;
     manager.sync(Progress::Last, runtime.clock.now_ms()).await?;
     execute_action(runtime, &session.tools.registry, manager).await?;
     let show = match action {

@@ -2,12 +2,13 @@
 //! ids; it happens only for what is durable (I3, I4).
 
 use futures::future::join_all;
+use tracing::Instrument;
 
 use super::complete::invocation;
 use super::{DisplayEvent, Runtime, SliceError, dispatch_failed_id};
 use crate::message::{
-    CallId, ContentPart, InputMessage, ItemBody, OutputKind, OutputMessage, RawJson, Seq, TypedOutput,
-    UserChoiceRequired,
+    CallId, ContentPart, InputMessage, ItemBody, OutputKind, OutputMessage, RawJson, Seq, SettledBy,
+    TypedOutput, UserChoiceRequired,
 };
 use crate::store::{OutboxEntry, Promise};
 use crate::thread::HistoryManager;
@@ -26,6 +27,19 @@ pub async fn execute_action(
     manager: &mut HistoryManager,
 ) -> Result<(), SliceError> {
     let owed = manager.owed().to_vec();
+    if owed.is_empty() {
+        return Ok(());
+    }
+    let span = tracing::info_span!("dispatch", entries = owed.len());
+    send(runtime, registry, manager, owed).instrument(span).await
+}
+
+async fn send(
+    runtime: &Runtime,
+    registry: &Registry,
+    manager: &mut HistoryManager,
+    owed: Vec<OutboxEntry>,
+) -> Result<(), SliceError> {
     for entry in &owed {
         if let Some(message) = output(runtime, manager, entry).await? {
             runtime.output.send(&message).await?;
@@ -141,14 +155,21 @@ async fn output(
     }))
 }
 
-/// Text of a response, and its calls as bracketed lines.
+/// Text of a response, and its calls as bracketed lines; not those that the runtime has refused itself.
 fn reply_text(manager: &HistoryManager, from: Seq, to: Seq) -> Option<String> {
     let own_log = manager.history().own_items();
+    let refused = |call: &CallId| {
+        own_log.iter().any(|item| {
+            matches!(&item.body, ItemBody::ToolResult(result)
+                if &result.call_id == call && result.settled_by == SettledBy::Runtime)
+        })
+    };
     let lines: Vec<String> = own_log
         .iter()
         .filter(|item| item.seq >= from && item.seq < to)
         .filter_map(|item| match &item.body {
             ItemBody::Assistant(assistant) => Some(assistant.text.clone()),
+            ItemBody::ToolCall(call) if refused(&call.call_id) => None,
             ItemBody::ToolCall(call) => Some(format!("[{}]", call_line(&call.name, &call.arguments))),
             ItemBody::System(_)
             | ItemBody::User(_)

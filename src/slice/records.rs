@@ -70,7 +70,8 @@ async fn process_thread(
     for (at, record) in records.iter().enumerate() {
         match read(runtime, record).await {
             Ok(message) => {
-                inputs.push(Input { message, arrival: record.arrival(runtime.clock.now_ms()) });
+                let arrival = record.arrival(runtime.clock.now_ms());
+                inputs.push(Input { message, arrival, bytes: record.body.len() });
                 taken.push(at);
             }
             Err(Unusable::Never(reason)) => {

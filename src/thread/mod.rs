@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use tracing::Instrument;
 use uuid::Uuid;
 
 use crate::history::render::{RenderError, RenderOptions, Rendered};
@@ -319,7 +320,16 @@ impl HistoryManager {
         .into())
     }
 
-    async fn commit(&mut self, plan: SyncPlan, progress: Progress, now_ms: i64) -> Result<(), ThreadError> {
+    async fn commit(
+        &mut self,
+        mut plan: SyncPlan,
+        progress: Progress,
+        now_ms: i64,
+    ) -> Result<(), ThreadError> {
+        // What was parked has no time of its own: it counts from when it is in.
+        for item in plan.items.iter_mut().filter(|item| item.facts.created_at_ms == 0) {
+            item.facts.created_at_ms = now_ms;
+        }
         let last_chunk = !plan.more;
         let mut meta = self.meta.clone();
         meta.head = plan.head;
@@ -367,15 +377,14 @@ impl HistoryManager {
             commit.subscriptions.extend(self.subscriptions.iter().cloned());
             commit.choices.clone_from(&self.choices);
         }
-        tracing::debug!(
-            thread = %meta.thread,
+        let span = tracing::info_span!(
+            "commit",
             items = commit.items.len(),
             actions = commit.actions(),
             bytes = commit.bytes(),
             head = meta.head.0,
-            "commit"
         );
-        match self.conversations.commit(commit).await? {
+        match self.conversations.commit(commit).instrument(span).await? {
             Committed::LostRace => return Err(ThreadError::LostRace(self.history.thread().clone())),
             Committed::Done => {}
         }

@@ -1,0 +1,7 @@
+//! What the tests of the pure core share.
+#![allow(dead_code, reason = "each test binary uses its own part")]
+
+pub mod provider_rules;
+pub mod say;
+pub mod slice;
+pub mod store;
