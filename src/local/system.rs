@@ -74,7 +74,7 @@ pub enum SystemError {
     Assembly(#[from] AssemblyError),
     /// The kept callback keys were damaged.
     #[error(
-        "the callback keys in {} are unusable ({reason}); restore the file, or remove it and lose the results that \
+        "{} is damaged ({reason}); restore the file, or remove it and lose the results that \
          are still out", path.display()
     )]
     Keys {
@@ -304,5 +304,6 @@ fn callback_keys(path: &Path) -> Result<CallbackKeys, SystemError> {
         }
         Err(error) => return Err(file_error(error)),
     };
-    assembly::keys(&json).map_err(|e| SystemError::Keys { path: path.to_owned(), reason: e.to_string() })
+    CallbackKeys::from_json(&json)
+        .map_err(|e| SystemError::Keys { path: path.to_owned(), reason: e.to_string() })
 }
