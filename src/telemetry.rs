@@ -1,6 +1,8 @@
 //! Logging: `tracing`, JSON on Lambda, readable on a terminal. Ids, sizes, outcomes and durations only, never
 //! content, arguments, tokens or keys (D35).
 
+use std::io::IsTerminal;
+
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::format::FmtSpan;
 
@@ -34,7 +36,8 @@ pub fn init(format: Format, default: &str) {
         .with_writer(std::io::stderr);
     let result = match format {
         Format::Json => builder.json().with_current_span(true).with_span_list(false).try_init(),
-        Format::Readable => builder.with_target(false).try_init(),
+        // A file or a pipe gets no escape sequences.
+        Format::Readable => builder.with_target(false).with_ansi(std::io::stderr().is_terminal()).try_init(),
     };
     // Somebody else's subscriber is as good as ours: a library user may have installed one.
     drop(result);

@@ -95,7 +95,6 @@ fn a_model_that_cannot_be_used_is_said_before_anything_is_stored_and_another_one
 
 #[test]
 fn a_provider_that_refuses_the_key_ends_the_answer_and_not_the_thread() {
-    // Nobody listens there: the slice gives up within its deadline or is asked to stop; here the key is refused.
     let home = Home::new();
     let refusing = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/v1/", refusing.local_addr().unwrap());

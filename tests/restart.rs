@@ -21,9 +21,9 @@ fn i1_i2_a_text_queued_before_a_kill_in_mid_stream_is_answered_once_and_the_thre
     let serving = home.serve(&[]);
     home.ok(&["send", "say one", "--thread", "t1"]);
     home.items_when("t1", |items| items.len() == 2);
-    home.ok(&["send", "slow 40 x", "--thread", "t1"]);
+    home.ok(&["send", "slow 100 x", "--thread", "t1"]);
     home.ok(&["send", "say three", "--thread", "t1"]);
-    // The stream lasts two seconds; the kill falls into it.
+    // The stream lasts five seconds; the kill falls into it.
     std::thread::sleep(Duration::from_millis(700));
     serving.kill();
     let before = command::items(&home.thread("t1"));
@@ -32,10 +32,11 @@ fn i1_i2_a_text_queued_before_a_kill_in_mid_stream_is_answered_once_and_the_thre
     let serving = home.serve(&[]);
     home.items_when("t1", |items| items.contains(&"assistant: three".to_owned()));
     home.ok(&["send", "seen", "--thread", "t1"]);
-    let seen = "assistant: seen: say one|slow 40 x|say three".to_owned();
+    let seen = "assistant: seen: say one|slow 100 x|say three".to_owned();
     let items = home.items_when("t1", |items| items.contains(&seen));
     let count = |text: &str| items.iter().filter(|item| *item == text).count();
-    for text in ["user: say one", "user: slow 40 x", "user: say three", "user: seen", "assistant: one", &seen]
+    for text in
+        ["user: say one", "user: slow 100 x", "user: say three", "user: seen", "assistant: one", &seen]
     {
         assert_eq!(count(text), 1, "{text:?} in {items:#?}");
     }
@@ -82,10 +83,7 @@ async fn tool_server() -> (String, mpsc::UnboundedReceiver<Value>) {
 async fn a_callback_of_a_call_made_before_a_kill_is_taken_at_the_same_address_after_it() {
     let (url, mut invocations) = tool_server().await;
     let home = Home::new();
-    let config = format!(
-        "allow_http_hosts = ['127.0.0.1']\n[agents.default]\nmodel = 'scripted'\n[tool_servers.slow]\nurl = '{url}'\n"
-    );
-    std::fs::write(home.path("dormouse.toml"), config).unwrap();
+    std::fs::write(home.path("dormouse.toml"), config(&url)).unwrap();
 
     let serving = home.serve(&[]);
     home.ok(&["send", r#"call some_day {"x":1}"#, "--thread", "t1"]);
@@ -125,8 +123,8 @@ async fn a_callback_of_a_call_made_before_a_kill_is_taken_at_the_same_address_af
 #[test]
 fn a_chat_that_is_killed_leaves_its_text_to_the_next_start() {
     let home = Home::new();
-    let mut chat = home.command(&["chat", "slow 40 x"]).stdout(std::process::Stdio::null()).spawn().unwrap();
-    // Its text is queued as soon as somebody else sees it in the queue; the stream then lasts two seconds.
+    let mut chat = home.command(&["chat", "slow 100 x"]).stdout(std::process::Stdio::null()).spawn().unwrap();
+    // Its text is queued as soon as somebody else sees it in the queue; the stream then lasts five seconds.
     let started = std::time::Instant::now();
     loop {
         let ran = home.run(&["threads"]);
@@ -139,7 +137,47 @@ fn a_chat_that_is_killed_leaves_its_text_to_the_next_start() {
     chat.wait().unwrap();
     let serving = home.serve(&[]);
     let items = home.items_when("main", |items| items.len() >= 2);
-    assert_eq!(items[0], "user: slow 40 x");
+    assert_eq!(items[0], "user: slow 100 x");
     assert_eq!(items.len(), 2);
     assert!(serving.terminate().success());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_chat_shows_where_to_consent_and_goes_on_with_the_result() {
+    let (url, mut invocations) = tool_server().await;
+    let home = Home::new();
+    std::fs::write(home.path("dormouse.toml"), config(&url)).unwrap();
+    let stderr = home.path("chat.err");
+    let chat = home
+        .command(&["chat", "call some_day {}"])
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::fs::File::create(&stderr).unwrap())
+        .spawn()
+        .unwrap();
+    let invocation = tokio::time::timeout(LIMIT, invocations.recv()).await.unwrap().unwrap();
+    let callback = invocation["callback_url"].as_str().unwrap();
+    let http = reqwest::Client::new();
+    let post = async |body: Value| http.post(callback).json(&body).send().await.unwrap().status();
+    let id = &invocation["id"];
+    let consent = "https://idp.example/authorize?x=1";
+    assert_eq!(post(json!({"type": "oauth", "group_id": "main", "id": id, "auth_url": consent})).await, 200);
+    let started = std::time::Instant::now();
+    while !std::fs::read_to_string(&stderr).unwrap().contains(consent) {
+        assert!(started.elapsed() < LIMIT, "{}", std::fs::read_to_string(&stderr).unwrap());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!(
+        post(json!({"type": "tool_result", "group_id": "main", "id": id, "text": "sunny"})).await,
+        200
+    );
+    let output = tokio::task::spawn_blocking(|| chat.wait_with_output()).await.unwrap().unwrap();
+    assert!(output.status.success());
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), "result: sunny\n");
+}
+
+fn config(tool_server: &str) -> String {
+    format!(
+        "allow_http_hosts = ['127.0.0.1']\n[agents.default]\nmodel = 'scripted'\n\
+         [tool_servers.slow]\nurl = '{tool_server}'\n"
+    )
 }

@@ -46,7 +46,7 @@ pub struct Args {
 #[derive(Debug, ClapArgs)]
 pub struct Global {
     /// Where conversations and queues are kept
-    #[arg(long, global = true, default_value = ".dormouse", env = "DORMOUSE_DIR")]
+    #[arg(long, global = true, default_value = ".dormouse", env = "DORMOUSE_DIR", hide_env_values = true)]
     pub dir: PathBuf,
     /// Configuration file [default: dormouse.toml, if it exists]
     #[arg(long, global = true, value_name = "FILE")]

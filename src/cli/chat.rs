@@ -91,7 +91,14 @@ impl Session {
                     ));
                 }
             };
-            if worth_a_look && self.conversation.stage(dedup).await? == Stage::Settled {
+            if !worth_a_look {
+                continue;
+            }
+            let stage = self.conversation.stage(dedup).await?;
+            for url in notices.new_consent(&stage) {
+                screen.consent(&url)?;
+            }
+            if stage == Stage::Settled {
                 break;
             }
         }
@@ -105,7 +112,7 @@ impl Session {
 
     async fn late(&self, dedup: &DedupId, timeout: Duration) -> CliError {
         let problem = match self.conversation.stage(dedup).await {
-            Ok(Stage::Waiting(tools)) => format!(
+            Ok(Stage::Waiting { tools, .. }) => format!(
                 "the thread waits for {} and goes on with its result while `dormouse serve` or a chat runs",
                 tools.join(", ")
             ),

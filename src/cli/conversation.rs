@@ -9,7 +9,7 @@ use std::sync::Arc;
 use dormouse::message::{DedupId, InputMessage, Item, ItemBody, ThreadId};
 use dormouse::queue::InputSender;
 use dormouse::slice::{DisplayEvent, Observer};
-use dormouse::store::Store;
+use dormouse::store::{Meta, Promise, Store};
 use tokio::sync::mpsc;
 use uuid::Uuid;
 
@@ -29,8 +29,13 @@ pub enum Stage {
     Queued,
     /// Its slice has committed something and goes on.
     Working,
-    /// Calls are out: their tools.
-    Waiting(Vec<String>),
+    /// Calls are out.
+    Waiting {
+        /// Their tools.
+        tools: Vec<String>,
+        /// Addresses at which the user has to consent before the tools go on.
+        consent: Vec<String>,
+    },
     /// Nothing is open: the answer is there, or the user was told why not.
     Settled,
 }
@@ -43,6 +48,13 @@ impl Conversation {
 
     /// Queues a text of the user and returns the id under which it is processed.
     pub async fn send(&self, text: &str) -> Result<DedupId, CliError> {
+        // A closed thread drops its inputs: nobody would ever answer.
+        if self.store.meta(&self.thread).await?.is_some_and(|meta| meta.closed) {
+            return Err(CliError::Failed(format!(
+                "the thread {} is closed; take another with --thread",
+                self.thread
+            )));
+        }
         let (message, dedup) = user_text(self.thread.clone(), text);
         self.input.send(&message, &dedup).await?;
         Ok(dedup)
@@ -58,10 +70,10 @@ impl Conversation {
         if !meta.open.is_empty() {
             return Ok(Stage::Working);
         }
-        let out: Vec<String> =
+        let tools: Vec<String> =
             meta.pending.iter().filter(|call| !call.parked).map(|call| call.name.clone()).collect();
-        Ok(match (out.is_empty(), meta.pending.is_empty()) {
-            (false, _) => Stage::Waiting(out),
+        Ok(match (tools.is_empty(), meta.pending.is_empty()) {
+            (false, _) => Stage::Waiting { tools, consent: consent_urls(&meta) },
             (true, false) => Stage::Working,
             (true, true) => Stage::Settled,
         })
@@ -72,6 +84,23 @@ impl Conversation {
         let loaded = self.store.load(&self.thread, &[]).await?;
         Ok(answer_in(&loaded.items, dedup))
     }
+}
+
+/// Where the user is asked to consent. The last commit's outbox is the only place that has the address.
+pub fn consent_urls(meta: &Meta) -> Vec<String> {
+    meta.outbox
+        .iter()
+        .filter_map(|entry| match &entry.promise {
+            Promise::OAuth { auth_url, .. } => Some(auth_url.clone()),
+            Promise::Call { .. }
+            | Promise::Cancel { .. }
+            | Promise::Reply { .. }
+            | Promise::Notice { .. }
+            | Promise::Choice { .. }
+            | Promise::Release
+            | Promise::Unknown => None,
+        })
+        .collect()
 }
 
 /// A user's text under a new id.
@@ -131,6 +160,7 @@ pub struct Notices {
     asked: bool,
     said: BTreeSet<String>,
     ending: Vec<String>,
+    shown_urls: BTreeSet<String>,
 }
 
 impl Notices {
@@ -156,6 +186,16 @@ impl Notices {
             | DisplayEvent::Retrying { .. } => {}
         }
         None
+    }
+
+    /// The addresses of `stage` that the user was not shown yet.
+    pub fn new_consent(&mut self, stage: &Stage) -> Vec<String> {
+        match stage {
+            Stage::Waiting { consent, .. } => {
+                consent.iter().filter(|url| self.shown_urls.insert((*url).clone())).cloned().collect()
+            }
+            Stage::Queued | Stage::Working | Stage::Settled => Vec::new(),
+        }
     }
 
     /// What went wrong, if the slice ended in a notice, or in nothing at all.

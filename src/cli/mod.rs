@@ -38,6 +38,8 @@ use dormouse::telemetry;
 
 use args::{Args, Command};
 
+/// Logs without `-v` where a person is told on the screen what a warning would say.
+const LOG_SCREEN: &str = "error,genai=off";
 /// Logs without `-v`. genai logs parts of what providers answer, which is content.
 const LOG_QUIET: &str = "warn,genai=off";
 /// Logs with `-v`.
@@ -68,7 +70,7 @@ impl From<SystemError> for CliError {
         match error {
             SystemError::Assembly(error) => Self::Usage(error.to_string()),
             SystemError::Local(error) => error.into(),
-            SystemError::File { .. } => Self::Failed(error.to_string()),
+            SystemError::File { .. } | SystemError::Keys { .. } => Self::Failed(error.to_string()),
         }
     }
 }
@@ -113,7 +115,9 @@ impl From<serde_json::Error> for CliError {
 /// Runs the command of this process.
 pub fn main() -> ExitCode {
     let args = Args::parse();
+    let on_screen = matches!(args.command, None | Some(Command::Chat(_)));
     let default = match args.global.verbose {
+        0 if on_screen => LOG_SCREEN,
         0 => LOG_QUIET,
         1 => LOG_INFO,
         _ => LOG_DEBUG,

@@ -135,10 +135,14 @@ async fn in_terminal(
                 return Ok(());
             }
         };
-        let settled = match &waiting {
-            Some(text) if worth_a_look => session.conversation.stage(&text.dedup).await? == Stage::Settled,
-            Some(_) | None => false,
-        };
+        let mut settled = false;
+        if let Some(text) = waiting.as_mut().filter(|_| worth_a_look) {
+            let stage = session.conversation.stage(&text.dedup).await?;
+            for url in text.notices.new_consent(&stage) {
+                screen.consent(&url)?;
+            }
+            settled = stage == Stage::Settled;
+        }
         if let Some(text) = waiting.take_if(|_| settled) {
             while let Ok(event) = session.events.try_recv() {
                 screen.show(&event)?;

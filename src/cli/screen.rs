@@ -4,6 +4,7 @@
 //! rest goes to standard error. Where both are the same terminal they take turns: the spinner is cleared before
 //! anything is written, and a line of text is ended before a line of another kind.
 
+use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
@@ -127,12 +128,17 @@ impl Screen {
     /// A line of its own on standard error.
     pub fn line(&mut self, text: &str, tone: Tone) -> io::Result<()> {
         self.settle()?;
-        writeln!(io::stderr(), "{}", toned(text, tone, self.colours))
+        writeln!(io::stderr(), "{}", toned(&harmless(text), tone, self.colours))
     }
 
     /// Something that needs attention.
     pub fn warn(&mut self, text: &str) -> io::Result<()> {
         self.line(&format!("! {text}"), Tone::Warning)
+    }
+
+    /// Where the person has to go before a tool can.
+    pub fn consent(&mut self, url: &str) -> io::Result<()> {
+        self.warn(&format!("please consent here, then the tool goes on by itself: {url}"))
     }
 
     /// A whole answer on standard output, unless it was streamed there.
@@ -191,7 +197,7 @@ impl Screen {
             self.end_line()?;
         }
         let mut out = io::stdout();
-        out.write_all(text.as_bytes())?;
+        out.write_all(harmless(text).as_bytes())?;
         out.flush()?;
         if !text.is_empty() {
             self.cursor = if text.ends_with('\n') { Cursor::LineStart } else { Cursor::InText };
@@ -223,6 +229,16 @@ impl Drop for Screen {
     }
 }
 
+/// Text without control characters, for a terminal: what a model or a tool says must not move the cursor, retitle
+/// the window or write into the clipboard.
+pub fn harmless(text: &str) -> Cow<'_, str> {
+    let is_harmful = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
+    match text.contains(is_harmful) {
+        true => Cow::Owned(text.replace(is_harmful, "\u{FFFD}")),
+        false => Cow::Borrowed(text),
+    }
+}
+
 /// The beginning of a text, on one line.
 fn short(text: &str) -> String {
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -231,4 +247,18 @@ fn short(text: &str) -> String {
         shown.push('…');
     }
     shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_tool_says_cannot_command_the_terminal() {
+        assert_eq!(
+            harmless("a\u{1b}]52;c;eA==\u{7}b\u{9b}2Jc\r"),
+            "a\u{FFFD}]52;c;eA==\u{FFFD}b\u{FFFD}2Jc\u{FFFD}"
+        );
+        assert!(matches!(harmless("zwei\n\tZeilen – é 😀"), Cow::Borrowed(_)));
+    }
 }

@@ -17,7 +17,7 @@ pub async fn run(global: &Global, serve: ServeArgs) -> Result<(), CliError> {
     let mut stop = StopSignal::listen();
     let mut options = setup::options(global, Arc::new(NoObserver))?;
     (options.http_port, options.sqs_port) = (serve.port, serve.sqs_port);
-    options.public_url = serve.public_url;
+    options.public_url = serve.public_url.map(public_url).transpose()?;
     let model = setup::model_name(&options.config);
     let system = LocalSystem::start(options).await?;
     announce(system.endpoints(), &model)?;
@@ -25,6 +25,16 @@ pub async fn run(global: &Global, serve: ServeArgs) -> Result<(), CliError> {
     eprintln!("Stopping: running slices may finish. Once more to stop at once; nothing is lost.");
     system.stop().await;
     Ok(())
+}
+
+/// An address that callbacks can be POSTed to.
+fn public_url(text: String) -> Result<String, CliError> {
+    match url::Url::parse(&text) {
+        Ok(url) if matches!(url.scheme(), "http" | "https") => Ok(text),
+        Ok(_) | Err(_) => Err(CliError::Usage(format!(
+            "--public-url {text:?} is no http or https address; write e.g. https://name.tunnel.example"
+        ))),
+    }
 }
 
 fn announce(endpoints: &Endpoints, model: &str) -> io::Result<()> {

@@ -11,7 +11,8 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use serde_json::{Value, json};
 
-use super::screen::{Colours, Tone, toned};
+use super::conversation::consent_urls;
+use super::screen::{Colours, Tone, harmless, toned};
 
 /// Columns of the label in front of a text.
 const LABEL: usize = 8;
@@ -214,14 +215,14 @@ struct Page {
 
 impl Page {
     fn line(&mut self, text: &str, tone: Tone) {
-        self.text.push_str(&toned(text, tone, self.colours));
+        self.text.push_str(&toned(&harmless(text), tone, self.colours));
         self.text.push('\n');
     }
 
     /// A label and a text beside it, whose further lines stand below its first.
     fn said(&mut self, label: &str, text: &str) {
         let label = toned(&format!("{label:<LABEL$}"), Tone::Dim, self.colours);
-        let text = text.trim_end().replace('\n', &format!("\n  {:LABEL$}", ""));
+        let text = harmless(text.trim_end()).replace('\n', &format!("\n  {:LABEL$}", ""));
         self.text.push_str(&format!("  {label}{text}\n"));
     }
 
@@ -295,6 +296,9 @@ impl Page {
         self.text.push('\n');
         for notice in notices {
             self.line(&format!("Told to the user: {notice}"), Tone::Warning);
+        }
+        for url in consent_urls(meta) {
+            self.line(&format!("Asks for consent at {url}"), Tone::Warning);
         }
         if !waiting.is_empty() {
             self.line(&format!("Waits for {}.", waiting.join(", ")), Tone::Warning);

@@ -72,6 +72,17 @@ pub enum SystemError {
     /// The configuration.
     #[error(transparent)]
     Assembly(#[from] AssemblyError),
+    /// The kept callback keys were damaged.
+    #[error(
+        "{} is damaged ({reason}); restore the file, or remove it and lose the results that \
+         are still out", path.display()
+    )]
+    Keys {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// A file of the directory cannot be read or written.
     #[error("cannot use {} ({source}); mend its permissions, or choose another directory", path.display())]
     File {
@@ -293,5 +304,6 @@ fn callback_keys(path: &Path) -> Result<CallbackKeys, SystemError> {
         }
         Err(error) => return Err(file_error(error)),
     };
-    Ok(assembly::keys(&json)?)
+    CallbackKeys::from_json(&json)
+        .map_err(|e| SystemError::Keys { path: path.to_owned(), reason: e.to_string() })
 }
