@@ -8,209 +8,20 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use dormouse::history::render::{RenderError, RenderOptions, Rendered, render};
 use dormouse::history::request::{ModelRequest, RequestMessage};
-use dormouse::message::{
-    AssistantItem, BackendToolCallItem, CallId, ContentPart, EventItem, ImageData, InterruptItem, ItemBody,
-    Outcome, RawJson, ReasoningItem, SettledBy, SyntheticReason, SystemItem, ToolCallItem, ToolResultItem,
-    UserItem,
-};
+use dormouse::history::{Accepted, History};
+use dormouse::message::{CallId, ContentPart, Item, ItemBody, ItemFacts, MessageId, Seq};
+use dormouse::store::{Loaded, Meta, ParkedInput, PendingCall};
 use proptest::prelude::*;
+use support::damaged::{MODEL, history, id, text};
 use support::provider_rules;
+use support::say::{answer, arrival, calls as calls_tool, event, result, thread, user};
+use support::store::Rows;
 
 /// Cases of one run, unless `PROPTEST_CASES` says otherwise.
 const CASES: u32 = 10_000;
-const MODEL: &str = "m";
-
-/// Few ids, so that they collide; odd ones, since old rows may hold anything.
-const IDS: [&str; 9] = ["a", "b", "c", "a_2", "a_2_2", "", " ", "a b/ü", LONG];
-const LONG: &str = "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx";
-
-const ARGUMENTS: [&str; 14] = [
-    "",
-    " ",
-    "{}",
-    " {\"a\":1.0}\n",
-    "\u{a0}{}\u{a0}",
-    "\u{feff}{}",
-    "[]",
-    "null",
-    "\"{}\"",
-    "{\"a\":1e999}",
-    "{\"a\":\"\\ud83d\"}",
-    "{\"a\"",
-    "{} {}",
-    "{\"a\":1,\"a\":2}",
-];
 
 fn cases() -> u32 {
     std::env::var("PROPTEST_CASES").ok().and_then(|text| text.parse().ok()).unwrap_or(CASES)
-}
-
-fn id() -> impl Strategy<Value = CallId> {
-    // The first three are common, so that real pairs arise.
-    prop_oneof![
-        6 => prop::sample::select(&IDS[..3]),
-        2 => prop::sample::select(&IDS[..]),
-    ]
-    .prop_map(CallId::new)
-}
-
-fn text() -> impl Strategy<Value = String> {
-    prop_oneof![
-        3 => Just("x".to_owned()),
-        1 => prop::sample::select(&["", " ", "\n\t", "\u{2003}", "\u{85}", "\u{0}"][..]).prop_map(str::to_owned),
-    ]
-}
-
-fn part() -> impl Strategy<Value = ContentPart> {
-    prop_oneof![
-        5 => text().prop_map(ContentPart::Text),
-        1 => any::<bool>().prop_map(|url| ContentPart::Image {
-            data: if url { ImageData::Url("https://x/y".into()) } else { ImageData::Base64("AA==".into()) },
-            media_type: None,
-        }),
-        1 => Just(ContentPart::Unknown(serde_json::json!({"type": "hologram"}))),
-    ]
-}
-
-fn parts() -> impl Strategy<Value = Vec<ContentPart>> {
-    prop::collection::vec(part(), 0..3)
-}
-
-fn outcome() -> impl Strategy<Value = Outcome> {
-    prop_oneof![
-        3 => Just(Outcome::Ok),
-        1 => Just(Outcome::Error),
-        1 => Just(Outcome::Interrupted),
-        1 => Just(Outcome::Halted),
-        1 => Just(Outcome::Lost),
-        1 => Just(Outcome::Refused),
-        1 => Just(Outcome::TimedOut),
-        1 => Just(Outcome::Truncated),
-        1 => Just(Outcome::Unknown("vanished".into())),
-    ]
-}
-
-fn call() -> impl Strategy<Value = ItemBody> {
-    (id(), prop::sample::select(&ARGUMENTS[..]), text()).prop_map(|(call_id, arguments, provider_id)| {
-        ItemBody::ToolCall(ToolCallItem {
-            call_id,
-            provider_id,
-            name: "f".into(),
-            arguments: arguments.into(),
-            signature: None,
-            model: MODEL.into(),
-        })
-    })
-}
-
-fn result() -> impl Strategy<Value = ItemBody> {
-    (id(), outcome(), parts(), any::<bool>()).prop_map(|(call_id, outcome, parts, tool)| {
-        let settled_by = if tool { SettledBy::Tool } else { SettledBy::Runtime };
-        ItemBody::ToolResult(ToolResultItem { call_id, outcome, parts, settled_by, display_as: None })
-    })
-}
-
-fn reasoning() -> impl Strategy<Value = ItemBody> {
-    let signature = prop::option::of(prop::sample::select(&["sig", "", " "][..]).prop_map(str::to_owned));
-    (text(), signature, any::<bool>(), any::<bool>()).prop_map(|(text, signature, own, native)| {
-        let model = if own { MODEL } else { "other" };
-        let provider = native.then(|| RawJson::parse(r#"{"n":1.0}"#).unwrap());
-        ItemBody::Reasoning(ReasoningItem { model: model.into(), text, signature, provider })
-    })
-}
-
-fn event() -> impl Strategy<Value = ItemBody> {
-    (id(), id(), parts()).prop_map(|(call_id, origin, parts)| {
-        ItemBody::Event(EventItem {
-            call_id,
-            reason: SyntheticReason::SubscriptionEvent,
-            original_tool_name: "s".into(),
-            original_tool_call_id: origin,
-            original_args: "\"".into(),
-            parts,
-        })
-    })
-}
-
-/// Rows as they may lie in a store: of a newer version, or broken.
-fn odd_row() -> impl Strategy<Value = ItemBody> {
-    let rows = [
-        "",
-        "{}",
-        "[1]",
-        r#"{"kind":"dream"}"#,
-        r#"{"kind":"tool_call","call_id":"a"}"#,
-        r#"{"kind":"tool_call","call_id":"a","name":"f","arguments":"","new":{"x":1}}"#,
-        r#"{"kind":"tool_result","call_id":"a","outcome":"gone","parts":[],"settled_by":"tool"}"#,
-        r#"{"kind":"user","parts":[{"type":"text"}]}"#,
-        r#"{"kind":"user","parts":[{"type":"smell"}],"synthetic_reason":"from_the_future"}"#,
-    ];
-    prop::sample::select(rows.to_vec()).prop_map(ItemBody::parse)
-}
-
-fn item() -> impl Strategy<Value = ItemBody> {
-    prop_oneof![
-        4 => call(),
-        4 => result(),
-        3 => parts().prop_map(|parts| ItemBody::User(UserItem { parts, ..UserItem::default() })),
-        3 => text().prop_map(|text| {
-            ItemBody::Assistant(AssistantItem { text, model: MODEL.into(), stop_reason: None })
-        }),
-        2 => reasoning(),
-        2 => event(),
-        1 => id().prop_map(|call_id| ItemBody::Interrupt(InterruptItem { call_id })),
-        1 => text().prop_map(|text| ItemBody::System(SystemItem { text })),
-        1 => text().prop_map(|summary| ItemBody::BackendToolCall(BackendToolCallItem {
-            tool_type: "search".into(),
-            provider: RawJson::empty_object(),
-            summary,
-        })),
-        1 => odd_row(),
-    ]
-}
-
-/// Gives each text that says something its own number, so that it can be found again.
-fn number(items: &mut [ItemBody]) {
-    for (at, item) in items.iter_mut().enumerate() {
-        let mark = |text: &mut String| {
-            if !text.trim().is_empty() {
-                text.push_str(&format!("#{at}#"));
-            }
-        };
-        let parts = match item {
-            ItemBody::User(user) => &mut user.parts,
-            ItemBody::ToolResult(result) => &mut result.parts,
-            ItemBody::Event(event) => &mut event.parts,
-            ItemBody::System(system) => {
-                mark(&mut system.text);
-                continue;
-            }
-            ItemBody::Assistant(assistant) => {
-                mark(&mut assistant.text);
-                continue;
-            }
-            ItemBody::BackendToolCall(call) => {
-                mark(&mut call.summary);
-                continue;
-            }
-            ItemBody::Reasoning(_)
-            | ItemBody::ToolCall(_)
-            | ItemBody::Interrupt(_)
-            | ItemBody::Unknown { .. } => continue,
-        };
-        for part in parts {
-            if let ContentPart::Text(text) = part {
-                mark(text);
-            }
-        }
-    }
-}
-
-fn history() -> impl Strategy<Value = Vec<ItemBody>> {
-    prop::collection::vec(item(), 0..16).prop_map(|mut items| {
-        number(&mut items);
-        items
-    })
 }
 
 /// Every text of a request, where the model reads it.
@@ -226,6 +37,14 @@ fn shown(request: &ModelRequest) -> Vec<String> {
         }
     }
     shown
+}
+
+fn reasoning_of(request: &ModelRequest) -> Vec<String> {
+    let said = |message: &RequestMessage| match message {
+        RequestMessage::Assistant(said) => said.reasoning.iter().map(|r| r.text.clone()).collect(),
+        RequestMessage::User(_) | RequestMessage::ToolResults(_) => Vec::new(),
+    };
+    request.messages.iter().flat_map(said).collect()
 }
 
 /// Texts that must be in the request: everything said, and the first result of each call.
@@ -353,6 +172,7 @@ proptest! {
             Ok(rendered) => {
                 prop_assert!(unanswered.is_empty(), "asked although {unanswered:?} are open");
                 prop_assert!(says_something(&items));
+                prop_assert!(reasoning_of(&rendered.request).iter().all(|text| !text.contains("other")));
                 if let Err(why) = provider_rules::judge(&rendered.request) {
                     prop_assert!(false, "{why}\n{:#?}", rendered.request.messages);
                 }
@@ -402,4 +222,86 @@ proptest! {
         let items: Vec<ItemBody> = rows.iter().map(|row| ItemBody::parse(row)).collect();
         let _ = rendered(&items, &[], &options(false, None));
     }
+
+    #[test]
+    fn i7_a_damaged_thread_takes_another_message_of_the_user(
+        items in history(),
+        pending in prop::collection::vec((id(), 0..20_u64, any::<bool>(), any::<bool>()), 0..4),
+        parked in prop::collection::vec((id(), 0..4_usize), 0..4),
+        head in prop_oneof![4 => Just(None), 1 => (0..20_u64).prop_map(Some)],
+    ) {
+        let mut history = damaged_thread(&items, &pending, &parked, head);
+        let _ = history.render_history(&options(true, None));
+        let _ = (history.safe_spawn_point(), history.own_items().len(), history.plan());
+        prop_assert_eq!(history.accept(&user("hi"), &arrival(99, "d99")), Accepted::Ready);
+        let rendered = history.render_history(&options(true, None));
+        let request = rendered.map(|rendered| rendered.request);
+        prop_assert!(request.as_ref().is_ok_and(|request| shown(request).join("").contains("hi")), "{request:?}");
+        if let Err(why) = provider_rules::judge(&request.unwrap_or_default()) {
+            prop_assert!(false, "{why}");
+        }
+        let made = answer(&mut history, &[calls_tool("", "f", "{}")]);
+        prop_assert!(!history.is_settled());
+        prop_assert_eq!(
+            history.accept(&result(&made[0].call_id, "1"), &arrival(100, "d100")),
+            Accepted::Ready,
+            "and works on"
+        );
+        let mut rows = Rows::of(history.head(), history.committed().to_vec());
+        rows.parked.extend(parked_rows(&parked).into_iter().map(|row| (row.key.clone(), row)));
+        history.mark_inputs_model_validated();
+        loop {
+            let plan = history.plan();
+            rows.write_unchecked(&plan);
+            let more = plan.more;
+            history.apply(plan);
+            if !more {
+                break;
+            }
+        }
+        prop_assert!(history.is_settled() && !history.has_unsynced());
+    }
+}
+
+fn parked_rows(parked: &[(CallId, usize)]) -> Vec<ParkedInput> {
+    let body = |call: &CallId, kind: usize| match kind {
+        0 => result(call, "parked").to_body().unwrap(),
+        1 => event(call, "parked").to_body().unwrap(),
+        2 => user("parked").to_body().unwrap(),
+        _ => "{\"not\": a message".to_owned(),
+    };
+    let row = |(n, (call, kind)): (usize, &(CallId, usize))| {
+        let arrival = arrival(n, &format!("p{n}"));
+        ParkedInput { key: arrival.key, dedup: arrival.dedup, cause: arrival.cause, body: body(call, *kind) }
+    };
+    parked.iter().enumerate().map(row).collect()
+}
+
+/// META, items and parked rows that do not fit each other.
+fn damaged_thread(
+    items: &[ItemBody],
+    pending: &[(CallId, u64, bool, bool)],
+    parked: &[(CallId, usize)],
+    head: Option<u64>,
+) -> History {
+    let item =
+        |(n, body): (usize, &ItemBody)| Item::fresh(Seq::FIRST.plus(n), body.clone(), ItemFacts::default());
+    let mut meta = Meta::new_root(thread(), "agent", None, 0);
+    meta.head = head.map_or(Seq::FIRST.plus(items.len()), Seq);
+    let open = |(call, seq, passive, synchronous): &(CallId, u64, bool, bool)| PendingCall {
+        call: call.clone(),
+        seq: Seq(*seq),
+        name: "f".into(),
+        passive: *passive,
+        synchronous: *synchronous,
+        server: None,
+        parked: *passive,
+        cause: vec![MessageId::new("m")],
+        user: None,
+        extra: Default::default(),
+    };
+    meta.pending = pending.iter().map(open).collect();
+    let items = items.iter().enumerate().map(item).collect();
+    let loaded = Loaded { meta: Some(meta), items, parked: parked_rows(parked), ..Loaded::default() };
+    History::new(thread(), loaded)
 }

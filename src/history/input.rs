@@ -224,8 +224,9 @@ impl History {
     fn late_draft(&self, result: &ToolResultInput, mut draft: Draft) -> Draft {
         let tool = self.call(&result.id).map_or("a tool", |call| &call.name);
         let text = wording::late_result(tool, result.id.as_str(), &ContentPart::join_text(&result.content));
+        let others = result.content.iter().filter(|part| !matches!(part, ContentPart::Text(_)));
         draft.body = ItemBody::User(UserItem {
-            parts: vec![ContentPart::Text(text)],
+            parts: std::iter::once(ContentPart::Text(text)).chain(others.cloned()).collect(),
             synthetic_reason: Some(SyntheticReason::LateResult),
             ..UserItem::default()
         });

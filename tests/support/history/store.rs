@@ -40,6 +40,13 @@ impl Default for Rows {
 }
 
 impl Rows {
+    /// Rows that were there before.
+    pub fn of(head: Seq, items: Vec<Item>) -> Self {
+        let mut rows = Self { items, ..Self::default() };
+        rows.meta.head = head;
+        rows
+    }
+
     /// A history as a new slice loads it.
     pub fn load(&self) -> History {
         let mut parked: Vec<ParkedInput> = self.parked.values().cloned().collect();
@@ -70,8 +77,14 @@ impl Rows {
         panic!("a sync does not end");
     }
 
-    /// One commit, under the rules of every store.
+    /// One commit, under the rules of every store and of a sound thread.
     pub fn write(&mut self, plan: &SyncPlan) {
+        self.write_unchecked(plan);
+        self.check_pending();
+    }
+
+    /// One commit, under the rules of every store.
+    pub fn write_unchecked(&mut self, plan: &SyncPlan) {
         let actions = plan.items.len()
             + plan.dedup.len()
             + plan.park.len()
@@ -104,7 +117,6 @@ impl Rows {
         self.meta.turn_id.clone_from(&plan.turn_id);
         self.meta.pending.clone_from(&plan.pending);
         self.commits += 1;
-        self.check_pending();
     }
 
     /// A committed call is pending, or something committed has settled it; never both.
