@@ -1,5 +1,6 @@
 //! The crash table at the level of the pure core: a run of slices that is killed anywhere and redelivered ends
 //! with the rows of the run that was not.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[path = "support/history/mod.rs"]
 mod support;

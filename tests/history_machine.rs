@@ -1,5 +1,6 @@
 //! The pure core as a state machine: random inputs, model output, commits and crashes in any order, with the
 //! invariants looked at after every step.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[path = "support/history/mod.rs"]
 mod support;

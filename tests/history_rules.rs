@@ -1,5 +1,6 @@
 //! The rules of a conversation, each as a short transcript: what arrives, what the model says, what is stored
 //! and what the next request shows. Promises and field cases are named by their ids.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[path = "support/history/mod.rs"]
 mod support;

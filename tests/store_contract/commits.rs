@@ -33,7 +33,11 @@ fn rich(commit: &mut Commit) {
         extra: serde_json::from_str(r#"{"deadline":7,"of a newer version":{"a":[1,null]}}"#).unwrap(),
     }];
     meta.outbox = vec![
-        OutboxEntry { id: "o1".into(), cause: cause.clone(), promise: Promise::Reply { seq: Seq(1) } },
+        OutboxEntry {
+            id: "o1".into(),
+            cause: cause.clone(),
+            promise: Promise::Reply { from: Seq(1), to: Seq(2) },
+        },
         OutboxEntry { id: "o2".into(), cause: cause.clone(), promise: Promise::Release },
     ];
     meta.open = cause.clone();

@@ -166,7 +166,8 @@ pub async fn a_hundred_actions_fit_and_one_more_is_invalid(bed: &Bed) {
 
 pub async fn commits_that_break_a_rule_are_refused_before_they_are_sent(bed: &Bed) {
     let meta = bed.thread("t", &[&said("a")]).await;
-    let broken: [(&str, fn(&mut Commit)); 7] = [
+    type Break = fn(&mut Commit);
+    let broken: [(&str, Break); 7] = [
         ("no token", |commit| commit.meta.token.clear()),
         ("a gap", |commit| commit.items[1].seq = Seq(9)),
         ("not from head", |commit| commit.items[0].seq = Seq(1)),
