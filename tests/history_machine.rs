@@ -192,7 +192,7 @@ impl World {
             Ok(rendered) => {
                 assert!(open.is_empty());
                 assert_eq!(rendered.orphan_results, 0, "a result is lost to the model: {view:#?}");
-                provider_rules::judge(&rendered.request).unwrap();
+                provider_rules::judge(&rendered.request).expect("a valid request");
             }
             Err(RenderError::OpenCalls(calls)) => {
                 assert_eq!(calls.into_iter().collect::<BTreeSet<_>>(), open)
