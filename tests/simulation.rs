@@ -16,6 +16,8 @@ mod ledger;
 mod model;
 #[path = "simulation/plan.rs"]
 mod plan;
+#[path = "simulation/planted.rs"]
+mod planted;
 #[path = "simulation/ports.rs"]
 mod ports;
 #[path = "support/history/provider_rules.rs"]
@@ -35,10 +37,15 @@ use std::time::Instant;
 
 use driver::{End, Stage};
 use plan::Plan;
+use planted::{Bug, Planted};
 use sim::Stats;
 
 /// Slices of a plain test run.
 const SLICES: u64 = 100_000;
+/// Worlds that are lived twice, with crashes and without.
+const PAIRS: u64 = 300;
+/// Worlds in which a planted bug must show.
+const BUG_WORLDS: u64 = 2_000;
 
 fn setting(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().unwrap())
@@ -82,4 +89,62 @@ fn replay() {
     if let Some(broken) = end.broken {
         report(&stage, seed, Plan::free(seed), &broken);
     }
+}
+
+#[test]
+fn a_world_of_crashes_ends_as_the_same_world_without_them() {
+    let stage = Stage::sound();
+    let first = setting("SIM_FIRST").unwrap_or(1);
+    let mut stats = Stats::default();
+    for seed in first..first + setting("SIM_PAIRS").unwrap_or(PAIRS) {
+        let (calm, wild) = (Plan::orderly(seed, 0), Plan::orderly(seed, 500));
+        let uncrashed = stage.play(seed, calm.clone(), false);
+        if let Some(broken) = uncrashed.broken {
+            report(&stage, seed, calm, &broken);
+        }
+        let crashed = stage.play(seed, wild.clone(), false);
+        if let Some(broken) = crashed.broken {
+            report(&stage, seed, wild, &broken);
+        }
+        if uncrashed.story != crashed.story {
+            let differ = |(a, b): &(&String, &String)| a != b;
+            let first = uncrashed.story.iter().zip(&crashed.story).find(differ);
+            println!("{}", stage.play(seed, wild, true).trace);
+            panic!("seed {seed}: crashes change the end: {first:#?}");
+        }
+        stats += crashed.stats;
+    }
+    println!("{stats:?}");
+}
+
+/// Lives worlds until one breaks a promise, and says which.
+fn breaks(bug: Bug) -> String {
+    let stage = Stage::new(Planted::store(bug));
+    for seed in 1..=BUG_WORLDS {
+        if let Some(broken) = stage.play(seed, Plan::free(seed), false).broken {
+            println!("{bug:?}: seed {seed}: {broken}");
+            return broken;
+        }
+    }
+    panic!("{bug:?} was not found in {BUG_WORLDS} worlds");
+}
+
+#[test]
+fn planted_dedup_rows_outside_the_transaction_are_found() {
+    breaks(Bug::DedupApart);
+}
+
+#[test]
+fn planted_commits_that_are_called_durable_too_early_are_found() {
+    breaks(Bug::DoneBeforeWritten);
+}
+
+#[test]
+fn planted_writers_without_a_fence_are_found() {
+    breaks(Bug::NoFence);
+}
+
+#[test]
+fn planted_promises_that_are_forgotten_are_found() {
+    breaks(Bug::NoOutbox);
 }

@@ -83,7 +83,7 @@ impl Sim {
             _ if unknown_thread => return,
             Kind::Result { call } => match thread.calls.get(call).map(|call| call.settled) {
                 None | Some(Some(Settled::ByTool)) => return,
-                Some(None) if thread.pending_result(call, &self.sent, group) => return,
+                Some(None) if thread.has_parked_result(call, &self.sent, group) => return,
                 Some(_) => "a result whose call the tool has not answered",
             },
             Kind::Event { call } => match thread.subscriptions.get(call) {
@@ -176,14 +176,5 @@ impl Sim {
             }
         }
         Ok(())
-    }
-}
-
-impl Thread {
-    /// Whether a result of `call` is parked.
-    fn pending_result(&self, call: &CallId, sent: &crate::sent::Sent, group: &ThreadId) -> bool {
-        self.parked
-            .values()
-            .any(|dedup| matches!(sent.get(group, dedup), Some(Kind::Result { call: of }) if of == call))
     }
 }

@@ -214,23 +214,38 @@ impl Thread {
         Ok(())
     }
 
-    /// A dedup row means that its input has an effect in the same commit, or that it is parked.
+    /// A dedup row means that its input has an effect in the same commit, is parked by it, or has none by right.
     fn rows_have_effects(&self, commit: &Commit, sent: &Sent) -> Result<(), String> {
+        let thread = &commit.meta.thread;
         for (dedup, _) in &commit.dedup {
             let parked = commit.park.iter().any(|parked| &parked.dedup == dedup);
             let item = commit.items.iter().any(|item| item.facts.dedup.as_ref() == Some(dedup));
-            let promise = matches!(
-                sent.get(&commit.meta.thread, dedup),
-                Some(Kind::Consent { .. } | Kind::Choice { .. })
-            ) && commit
-                .meta
-                .outbox
-                .iter()
-                .any(|entry| matches!(entry.promise, Promise::OAuth { .. } | Promise::Choice { .. }));
-            if !(parked || item || promise) {
+            let kind = sent.get(thread, dedup);
+            if !(parked || item || kind.is_some_and(|kind| self.may_lack_effect(kind, commit))) {
                 return Err(format!("I1: {dedup} counts as processed and has no effect"));
             }
         }
         Ok(())
+    }
+
+    fn may_lack_effect(&self, kind: &Kind, commit: &Commit) -> bool {
+        match kind {
+            Kind::Text { refusable, .. } => *refusable,
+            Kind::Event { call } => self.subscriptions.get(call).is_none_or(|known| known.ended),
+            Kind::Consent { call } | Kind::Choice { call } => {
+                commit.meta.outbox.iter().any(|entry| match &entry.promise {
+                    Promise::OAuth { call: of, .. } | Promise::Choice { call: of } => of == call,
+                    _ => false,
+                })
+            }
+            Kind::Result { .. } | Kind::Release | Kind::Junk => false,
+        }
+    }
+
+    /// Whether a result of `call` is parked.
+    pub fn has_parked_result(&self, call: &CallId, sent: &Sent, thread: &ThreadId) -> bool {
+        let of_call =
+            |dedup| matches!(sent.get(thread, dedup), Some(Kind::Result { call: of }) if of == call);
+        self.parked.values().any(of_call)
     }
 }

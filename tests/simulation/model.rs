@@ -13,6 +13,7 @@ use dormouse::model::{
 use dormouse::slice::{AgentProfile, Agents};
 use futures::{StreamExt, stream};
 
+use crate::plan::Schedule;
 use crate::provider_rules;
 use crate::rng::{Rng, hash};
 use crate::sim::World;
@@ -83,6 +84,16 @@ impl ModelProvider for Model {
                 false => respond(&mut Rng::new(digest(sim.seed, &request)), &request),
             }
         });
+        if self.0.with(|sim| sim.plan.schedule == Schedule::Orderly) {
+            // What a crash answers as lost makes another end.
+            for event in response.iter_mut().flatten() {
+                if let ModelEvent::ToolCall { name, .. } = event
+                    && name == "pay"
+                {
+                    *name = "add".to_owned();
+                }
+            }
+        }
         self.0.pause().await;
         let hangs = self.bend(&mut response);
         self.0.with(|sim| sim.note(|| format!("  model: {response:?}{}", if hangs { " …" } else { "" })));

@@ -12,7 +12,7 @@ use dormouse::tools::{
     Waiting,
 };
 
-use crate::plan::Schedule;
+use crate::plan::{Plan, Schedule};
 use crate::queue::Window;
 use crate::rng::{Rng, hash};
 use crate::sent::Kind;
@@ -59,7 +59,8 @@ impl Source {
 impl ToolSource for Source {
     async fn tools(&self, _agent: &str, _root: &ThreadId) -> ToolSet {
         self.world.pause().await;
-        match self.world.strikes(|plan| plan.tools / 5, "a tool server is down") {
+        let rate = |plan: &Plan| if plan.schedule == Schedule::Free { plan.tools / 5 } else { 0 };
+        match self.world.strikes(rate, "a tool server is down") {
             true => ToolSet { registry: self.some.clone(), problems: vec!["other is down".to_owned()] },
             false => ToolSet { registry: self.all.clone(), problems: Vec::new() },
         }
@@ -126,11 +127,13 @@ impl Sim {
         *times += 1;
         let times = *times;
         // Decided by the call alone, so that a world with crashes has the same tools.
-        let mut rng = Rng::new(hash(self.seed, ["tool", call.call.as_str(), &times.to_string()]));
+        let orderly = self.plan.schedule == Schedule::Orderly;
+        let nth = if orderly { 1 } else { times };
+        let mut rng = Rng::new(hash(self.seed, ["tool", call.call.as_str(), &nth.to_string()]));
         if rng.chance(self.plan.tools) {
             return Err(ToolError::Failed("the tool answered 404".to_owned()));
         }
-        if times > 1 && (self.plan.schedule == Schedule::Orderly || rng.chance(500)) {
+        if times > 1 && (orderly || rng.chance(500)) {
             return Ok(());
         }
         self.answer(&mut rng, call);
