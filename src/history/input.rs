@@ -99,6 +99,19 @@ impl History {
         accepted
     }
 
+    /// Takes a placeholder for an input that is given up on. It interrupts nothing and wakes nobody.
+    pub fn accept_placeholder(&mut self, message: &InputMessage, arrival: &Arrival, opens_turn: bool) {
+        self.handled.insert(arrival.dedup.clone());
+        let body = ItemBody::User(UserItem {
+            parts: vec![ContentPart::text(wording::GIVEN_UP)],
+            synthetic_reason: Some(SyntheticReason::OmissionNote),
+            ..UserItem::default()
+        });
+        let mut draft = arrived(body, message, arrival);
+        draft.opens_turn = opens_turn;
+        self.safe.push(draft);
+    }
+
     /// Takes back a parked row of the store.
     pub(super) fn readopt(&mut self, parked: ParkedInput) {
         // A parked row that does not parse was readable when it was parked; it stays where it is.

@@ -243,6 +243,17 @@ impl History {
         drafts.chain(items).find_map(Clone::clone)
     }
 
+    /// Whether the committed history ends on a result that no response has followed.
+    pub fn awaits_answer(&self) -> bool {
+        let answered = |body: &ItemBody| match body {
+            ItemBody::ToolResult(_) | ItemBody::Interrupt(_) | ItemBody::Event(_) => Some(true),
+            ItemBody::User(user) => user.synthetic_reason.is_none().then_some(true),
+            ItemBody::Assistant(_) | ItemBody::ToolCall(_) | ItemBody::BackendToolCall(_) => Some(false),
+            ItemBody::System(_) | ItemBody::Reasoning(_) | ItemBody::Unknown { .. } => None,
+        };
+        self.open.is_empty() && self.bodies().rev().find_map(answered).unwrap_or(false)
+    }
+
     /// Whether a sync would write anything.
     pub fn has_unsynced(&self) -> bool {
         let arrived = self.open.iter().filter_map(|open| open.arrived.as_ref());

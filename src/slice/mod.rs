@@ -8,6 +8,7 @@ mod batch;
 mod complete;
 mod dispatch;
 mod events;
+mod poison;
 mod prepare;
 pub mod records;
 
@@ -78,6 +79,8 @@ pub struct Limits {
     pub refused_rounds: u32,
     /// Rounds of synchronous tools.
     pub synchronous_rounds: u32,
+    /// Failed attempts of one input after which the slice gives up on it.
+    pub attempts: u32,
     /// Slices that a thread may cause itself per outside input.
     pub self_caused_slices: u32,
     /// The longest wait inside a slice; a longer one goes back to the queue.
@@ -92,6 +95,7 @@ impl Default for Limits {
             retries: 10,
             refused_rounds: 3,
             synchronous_rounds: 25,
+            attempts: 5,
             self_caused_slices: 200,
             inline_wait: Duration::from_secs(5),
             deadline_margin: Duration::from_secs(10),
@@ -225,6 +229,15 @@ impl SliceError {
         match self {
             Self::Model { after, .. } => *after,
             Self::Thread(_) | Self::Queue(_) | Self::Deadline | Self::Cancelled | Self::Bug(_) => None,
+        }
+    }
+
+    /// Whether the attempt failed by no fault of its input, so that it does not count against it.
+    pub fn is_blameless(&self) -> bool {
+        match self {
+            Self::Model { after, .. } => after.is_some(),
+            Self::Cancelled => true,
+            Self::Thread(_) | Self::Queue(_) | Self::Deadline | Self::Bug(_) => self.is_lost_race(),
         }
     }
 

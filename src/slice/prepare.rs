@@ -7,7 +7,7 @@ use crate::message::{
     CallId, ContentPart, InputContent, InputMessage, Synthetic, ThreadId, UserChoiceRequired,
 };
 use crate::slice::DisplayEvent;
-use crate::store::{ChoiceRow, Promise};
+use crate::store::{ChoiceRow, DedupLife, Promise};
 use crate::thread::{Handled, HistoryManager};
 
 /// What to do after an input was prepared.
@@ -89,9 +89,13 @@ pub async fn prepare_input(
         InputContent::Release => {
             if manager.history().has_leftover_waiting() {
                 manager.history_mut().release_waiting();
-                return Ok(PrepareResult::Ready);
             }
-            Ok(PrepareResult::Handled)
+            let wakes = manager.history().has_unvalidated() || manager.history().awaits_answer();
+            if !wakes {
+                return Ok(PrepareResult::Handled);
+            }
+            manager.record_processed(arrival, DedupLife::Days);
+            Ok(PrepareResult::Ready)
         }
         InputContent::Text(_) | InputContent::Image { .. } | InputContent::ToolResult(_) => {
             conversational(runtime, message, arrival, manager).await

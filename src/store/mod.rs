@@ -361,6 +361,19 @@ pub trait ConversationStore: Send + Sync {
     /// Newest threads first, at most `limit`. Not strongly consistent: one made just now may be missing.
     async fn list_threads(&self, limit: usize) -> Result<Vec<ThreadSummary>, StoreError>;
 
+    /// Counts a failed attempt of an input that is received again, and marks its cause as redelivered in META, if
+    /// the thread exists; returns the attempts counted so far. Before anything else of a redelivery: it may be
+    /// the last one.
+    async fn raise_attempts(
+        &self,
+        thread: &ThreadId,
+        dedup: &DedupId,
+        cause: &MessageId,
+    ) -> Result<u32, StoreError>;
+
+    /// Takes one attempt back: it failed by no fault of the input. Best effort.
+    async fn lower_attempts(&self, thread: &ThreadId, dedup: &DedupId) -> Result<(), StoreError>;
+
     /// Keeps a queue body that is too large for the queue, under its digest; idempotent. Expires.
     async fn put_claim(&self, body: &str) -> Result<String, StoreError>;
 

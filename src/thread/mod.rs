@@ -15,7 +15,7 @@ use crate::history::{Accepted, Arrival, History, SyncPlan};
 use crate::message::{CallId, DedupId, InputMessage, ItemBody, MessageId, RawJson, Seq, ThreadId};
 use crate::model::Usage;
 use crate::store::{
-    ChoiceRow, Commit, Committed, ConversationStore, DedupLife, Expect, Meta, OutboxEntry, Promise,
+    ChoiceRow, Commit, Committed, ConversationStore, DedupLife, Expect, Loaded, Meta, OutboxEntry, Promise,
     StateStore, StoreError, SubscriptionChange,
 };
 
@@ -99,9 +99,19 @@ impl HistoryManager {
         dedup: &[DedupId],
     ) -> Result<Self, StoreError> {
         let loaded = conversations.load(&thread, dedup).await?;
+        Ok(Self::from_loaded(conversations, states, thread, loaded, dedup))
+    }
+
+    fn from_loaded(
+        conversations: Arc<dyn ConversationStore>,
+        states: Arc<dyn StateStore>,
+        thread: ThreadId,
+        loaded: Loaded,
+        dedup: &[DedupId],
+    ) -> Self {
         let exists = loaded.meta.is_some();
         let meta = loaded.meta.clone().unwrap_or_else(|| Meta::new_root(thread.clone(), "", None, 0));
-        Ok(Self {
+        Self {
             processed: loaded.processed.clone(),
             history: History::new(thread, loaded),
             looked_up: dedup.iter().cloned().collect(),
@@ -116,7 +126,19 @@ impl HistoryManager {
             subscriptions: Vec::new(),
             promises: Vec::new(),
             commits: 0,
-        })
+        }
+    }
+
+    /// Loads a thread's state without its history, to give up on an input whatever the history holds. Such a
+    /// manager can commit, but no request can be made of it.
+    pub async fn load_state(
+        conversations: Arc<dyn ConversationStore>,
+        states: Arc<dyn StateStore>,
+        thread: ThreadId,
+    ) -> Result<Self, StoreError> {
+        let meta = conversations.meta(&thread).await?;
+        let loaded = Loaded { meta, ..Loaded::default() };
+        Ok(Self::from_loaded(conversations, states, thread, loaded, &[]))
     }
 
     /// The thread's state as of the last commit.
@@ -197,14 +219,20 @@ impl HistoryManager {
 
     /// Records an input that is no part of the history together with what it promises.
     pub fn record(&mut self, arrival: &Arrival, promise: Promise, choice: Option<ChoiceRow>) {
-        self.processed.insert(arrival.dedup.clone());
-        self.bare.push((arrival.dedup.clone(), DedupLife::Days));
-        self.work_for(&arrival.cause);
+        self.record_processed(arrival, DedupLife::Days);
         self.choices.extend(choice);
         self.promise(promise);
     }
 
-    fn work_for(&mut self, cause: &MessageId) {
+    /// Records an input as processed, with the next commit.
+    pub fn record_processed(&mut self, arrival: &Arrival, life: DedupLife) {
+        self.processed.insert(arrival.dedup.clone());
+        self.bare.push((arrival.dedup.clone(), life));
+        self.work_for(&arrival.cause);
+    }
+
+    /// Counts a message among those that this slice works for.
+    pub fn work_for(&mut self, cause: &MessageId) {
         if !self.working.contains(cause) {
             self.working.push(cause.clone());
         }
@@ -354,6 +382,12 @@ impl HistoryManager {
         if last_chunk {
             meta.outbox.extend(self.promises.iter().cloned());
         }
+        // A cause that may have died matters as long as something is owed or open for it.
+        let owed_for = |cause: &MessageId| {
+            meta.open.contains(cause) || meta.outbox.iter().any(|entry| entry.cause.contains(cause))
+        };
+        let redelivered: Vec<MessageId> = meta.redelivered.iter().filter(|c| owed_for(c)).cloned().collect();
+        meta.redelivered = redelivered;
         let mut commit = Commit {
             expect: match self.exists {
                 true => Expect::At {
