@@ -209,6 +209,9 @@ pub enum SliceError {
     /// The invocation is nearly over.
     #[error("the invocation's time is up; the message will be delivered again")]
     Deadline,
+    /// A newer version has promised something that this one does not know.
+    #[error("the thread was left by a newer version of dormouse; the message waits for it")]
+    NewerVersion,
     /// The completion was cancelled from outside.
     #[error("the completion was cancelled")]
     Cancelled,
@@ -228,7 +231,12 @@ impl SliceError {
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Model { after, .. } => *after,
-            Self::Thread(_) | Self::Queue(_) | Self::Deadline | Self::Cancelled | Self::Bug(_) => None,
+            Self::Thread(_)
+            | Self::Queue(_)
+            | Self::Deadline
+            | Self::NewerVersion
+            | Self::Cancelled
+            | Self::Bug(_) => None,
         }
     }
 
@@ -236,7 +244,7 @@ impl SliceError {
     pub fn is_blameless(&self) -> bool {
         match self {
             Self::Model { after, .. } => after.is_some(),
-            Self::Cancelled => true,
+            Self::Cancelled | Self::NewerVersion => true,
             Self::Thread(_) | Self::Queue(_) | Self::Deadline | Self::Bug(_) => self.is_lost_race(),
         }
     }
@@ -249,5 +257,5 @@ impl SliceError {
 
 /// The dedup id of the error result that stands for a dispatch that finally failed.
 fn dispatch_failed_id(thread: &ThreadId, call: &crate::message::CallId) -> DedupId {
-    DedupId::derive("dispatch-failed", &[thread.as_str(), call.as_str()])
+    DedupId::derive(crate::history::DISPATCH_FAILED, &[thread.as_str(), call.as_str()])
 }

@@ -1,6 +1,8 @@
 //! Giving up on an input that has failed too often (I7). Whatever it was that failed, the history included, is
 //! not looked at again: only META is read, and what is written is small.
 
+use tokio::time::Instant;
+
 use super::{DisplayEvent, Input, Runtime, SliceError, execute_action};
 use crate::history::{Layer, wording};
 use crate::message::{ContentPart, InputContent, Outcome, SettledBy, ThreadId};
@@ -27,6 +29,7 @@ pub(super) async fn give_up(
     runtime: &Runtime,
     thread: &ThreadId,
     input: &Input,
+    deadline: Instant,
 ) -> Result<GaveUp, SliceError> {
     let arrival = &input.arrival;
     let store = runtime.store.clone();
@@ -39,7 +42,7 @@ pub(super) async fn give_up(
         // Its commit stands; what ran inside the slice for it may or may not have run.
         let lost: Vec<PendingCall> =
             manager.history().open_calls().filter(|call| call.synchronous).cloned().collect();
-        manager.work_for(&arrival.cause);
+        manager.work_for(arrival);
         for call in &lost {
             settle(&mut manager, call, Outcome::Lost, wording::lost(&call.name), arrival.now_ms);
         }
@@ -49,12 +52,12 @@ pub(super) async fn give_up(
     } else {
         take(runtime, &mut manager, input);
     }
-    manager.resume_outbox(&[arrival.cause.clone()].into());
+    manager.resume_outbox([arrival]);
     manager.promise(Promise::Notice { text: NOTICE.to_owned() });
     manager.sync(Progress::Last, runtime.clock.now_ms()).await?;
     tracing::error!(%thread, dedup = %arrival.dedup, "gave up on an input");
     runtime.observer.on_event(thread, &DisplayEvent::Notice(NOTICE.to_owned()));
-    execute_action(runtime, &Registry::default(), &mut manager).await?;
+    execute_action(runtime, &Registry::default(), &mut manager, deadline).await?;
     Ok(GaveUp::Done)
 }
 
@@ -66,7 +69,7 @@ fn take(runtime: &Runtime, manager: &mut HistoryManager, input: &Input) {
             let agent = message.agent().filter(|agent| runtime.agents.knows(agent));
             let agent = agent.unwrap_or_else(|| runtime.agents.default_agent().to_owned());
             manager.found(agent, message.user_id(), arrival.now_ms);
-            manager.work_for(&arrival.cause);
+            manager.work_for(arrival);
             manager.history_mut().accept_placeholder(message, arrival, true);
         }
         (InputContent::ToolResult(result), None) => {

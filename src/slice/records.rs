@@ -120,7 +120,7 @@ async fn process_again(
     {
         let arrival = record.arrival(runtime.clock.now_ms());
         let input = Input { message, arrival, bytes: record.body.len() };
-        match give_up(runtime, thread, &input).await {
+        match give_up(runtime, thread, &input, deadline).await {
             Ok(GaveUp::Done) => return (1, None),
             Ok(GaveUp::NotOurs) => {}
             Err(e) => return (0, Some(Failure::new(e))),
@@ -222,13 +222,21 @@ fn parse(record: &Record, body: &str) -> Result<InputMessage, Unusable> {
 /// Keeps a record that can never be processed, and tells its thread's user without content.
 async fn keep(runtime: &Runtime, record: &Record, reason: &str) -> Result<(), SliceError> {
     runtime.dead_letters.keep(&record.thread, &record.message_id, &record.body, reason).await?;
+    // The reason may quote the body: it stands in the dead letter alone.
     tracing::error!(
         thread = %record.thread,
         message_id = record.message_id,
         bytes = record.body.len(),
-        reason,
-        "a message can never be processed and was put on the dead-letter queue"
+        "a message can never be processed and was put on the dead-letter queue with its reason"
     );
+    // It is kept: telling the user is worth a try, not another delivery.
+    if let Err(e) = tell_unreadable(runtime, record).await {
+        tracing::warn!(thread = %record.thread, error = %e, "the user could not be told of it");
+    }
+    Ok(())
+}
+
+async fn tell_unreadable(runtime: &Runtime, record: &Record) -> Result<(), SliceError> {
     if let Some(meta) = runtime.store.meta(&record.thread).await? {
         let text = "A message to this thread could not be read. It was put aside for an operator.".to_owned();
         runtime.observer.on_event(&record.thread, &DisplayEvent::Notice(text.clone()));

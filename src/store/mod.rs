@@ -57,16 +57,22 @@ impl ParkedInput {
     /// How parked inputs follow each other: sequence numbers by value (a queue may pad them or not), and
     /// what has none after them, by its text.
     pub fn arrival_order(&self, other: &Self) -> std::cmp::Ordering {
-        fn rank(key: &str) -> (bool, usize, &str) {
-            if !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_digit()) {
-                let digits = key.trim_start_matches('0');
-                (false, digits.len(), digits)
-            } else {
-                (true, 0, key)
-            }
-        }
-        rank(&self.key).cmp(&rank(&other.key)).then_with(|| self.key.cmp(&other.key))
+        sequence_order(&self.key, &other.key)
     }
+}
+
+/// The order of two sequence numbers, or of what stands for them: numbers by value (a queue may pad them or not),
+/// anything else behind them, by its text.
+pub fn sequence_order(a: &str, b: &str) -> std::cmp::Ordering {
+    fn rank(key: &str) -> (bool, usize, &str) {
+        if !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_digit()) {
+            let digits = key.trim_start_matches('0');
+            (false, digits.len(), digits)
+        } else {
+            (true, 0, key)
+        }
+    }
+    rank(a).cmp(&rank(b)).then_with(|| a.cmp(b))
 }
 
 /// What must be true of the thread for a commit to count.
