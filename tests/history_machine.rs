@@ -1,6 +1,5 @@
 //! The pure core as a state machine: random inputs, model output, commits and crashes in any order, with the
 //! invariants looked at after every step.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[path = "support/history/mod.rs"]
 mod support;
@@ -193,9 +192,7 @@ impl World {
             Ok(rendered) => {
                 assert!(open.is_empty());
                 assert_eq!(rendered.orphan_results, 0, "a result is lost to the model: {view:#?}");
-                if let Err(problem) = provider_rules::judge(&rendered.request) {
-                    panic!("{problem}");
-                }
+                provider_rules::judge(&rendered.request).expect("a valid request");
             }
             Err(RenderError::OpenCalls(calls)) => {
                 assert_eq!(calls.into_iter().collect::<BTreeSet<_>>(), open)

@@ -266,9 +266,9 @@ proptest! {
 
 fn parked_rows(parked: &[(CallId, usize)]) -> Vec<ParkedInput> {
     let body = |call: &CallId, kind: usize| match kind {
-        0 => result(call, "parked").to_body().unwrap(),
-        1 => event(call, "parked").to_body().unwrap(),
-        2 => user("parked").to_body().unwrap(),
+        0 => result(call, "parked").to_body().expect("a body"),
+        1 => event(call, "parked").to_body().expect("a body"),
+        2 => user("parked").to_body().expect("a body"),
         _ => "{\"not\": a message".to_owned(),
     };
     let row = |(n, (call, kind)): (usize, &(CallId, usize))| {

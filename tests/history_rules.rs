@@ -32,12 +32,12 @@ impl Thread {
 
     /// Stored rows of an older time.
     fn with_rows(bodies: Vec<ItemBody>) -> Self {
-        let mut rows = Rows::default();
-        rows.items = bodies
+        let items = bodies
             .into_iter()
             .enumerate()
             .map(|(n, body)| Item::fresh(Seq::FIRST.plus(n), body, ItemFacts::default()))
             .collect();
+        let mut rows = Rows { items, ..Rows::default() };
         rows.meta.head = Seq::FIRST.plus(rows.items.len());
         Self { history: rows.load(), rows, sent: 0 }
     }

@@ -218,14 +218,11 @@ async fn i2_an_unfinished_slice_goes_on_from_its_commit_and_reruns_only_what_is_
         ("add", "result: ran {}", 2),
         ("pay", "result: Error: the result of pay was lost. It is not known whether it ran.", 1),
     ] {
-        let world = world(vec![calls(&[("p", tool, "{}")]), text("lost"), text("done")]);
+        let world = world(vec![calls(&[("p", tool, "{}")]), text("never stored"), text("done")]);
         let message = world.user("hi");
-        world.store.fail_commits([]);
         // The first commit holds the call; the one with its result fails.
-        let first = world.clone();
-        first.store.fail_commits([]);
-        let failing = FailSecondCommit::new(&world);
-        assert_eq!(failing.deliver(&message).await.len(), 1);
+        world.tools.fail_commit_after_run(world.store.clone());
+        assert_eq!(world.deliver(std::slice::from_ref(&message)).await.len(), 1);
         assert_eq!(world.story().await, ["user: hi".to_owned(), format!("call: {tool} {{}}")]);
         assert_eq!(world.meta().await.open.len(), 1);
         world.done(&message.again()).await;
@@ -236,29 +233,19 @@ async fn i2_an_unfinished_slice_goes_on_from_its_commit_and_reruns_only_what_is_
     }
 }
 
-/// Lets one commit pass and fails the next.
-struct FailSecondCommit<'a>(&'a World);
-
-impl<'a> FailSecondCommit<'a> {
-    fn new(world: &'a World) -> Self {
-        Self(world)
-    }
-
-    async fn deliver(&self, message: &Delivery) -> Vec<String> {
-        // Faults apply to the next commit only, so the second one is armed from inside the tool's run: the
-        // model's second request is the first moment after the first commit.
-        let store = self.0.store.clone();
-        let model = self.0.model.clone();
-        let watch = tokio::spawn(async move {
-            while model.calls() < 2 {
-                tokio::task::yield_now().await;
-            }
-            store.fail_commits([CommitFault::Unavailable]);
-        });
-        let failed = self.0.deliver(std::slice::from_ref(message)).await;
-        watch.abort();
-        failed
-    }
+#[tokio::test]
+async fn i7_a_synchronous_call_with_an_asynchronous_sibling_goes_on_after_a_crash() {
+    let world = world(vec![calls(&[("a", "add", "{}"), ("b", "echo", "{}")]), text("done")]);
+    let message = world.user("hi");
+    // The first commit holds both calls; the one with the synchronous result fails.
+    world.tools.fail_commit_after_run(world.store.clone());
+    assert_eq!(world.deliver(std::slice::from_ref(&message)).await.len(), 1);
+    assert_eq!(world.story().await.len(), 3);
+    world.done(&message.again()).await;
+    assert_eq!(world.story().await[3..], ["result: ran {}"]);
+    assert_eq!(world.tools.calls().len(), 1, "the redelivery resumed the outbox");
+    world.done(&world.result(&world.tools.calls()[0], "B")).await;
+    assert_eq!(world.story().await[4..], ["result: B", "assistant: done"]);
 }
 
 // I5: whatever arrives, the request is valid (the properties are in history_properties.rs).

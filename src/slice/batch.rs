@@ -169,7 +169,9 @@ async fn finish(
     for interrupted in manager.history_mut().take_interrupted_tool_calls() {
         manager.promise(Promise::Cancel { call: interrupted.call, server: interrupted.server });
     }
-    let runs = ready && manager.history().open_calls().all(|pending| pending.synchronous);
+    // With synchronous calls open, a slice that died goes on; what is out besides them is waited for afterwards.
+    let runs = ready
+        && (manager.history().is_settled() || manager.history().open_calls().any(|call| call.synchronous));
     if !runs {
         if manager.history().has_leftover_waiting() {
             manager.promise(Promise::Release);

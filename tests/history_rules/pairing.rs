@@ -171,11 +171,11 @@ fn a_call_that_is_open_stays_open_whatever_stands_behind_it() {
 #[test]
 fn rows_of_unknown_kind_survive_and_are_not_sent() {
     let raw = r#"{"kind":"dream","depth":1.0,"z":1,"a":2}"#;
-    let mut rows = Rows::default();
-    rows.items = vec![
+    let items = vec![
         Item::fresh(Seq(1), stored_user("hi"), ItemFacts::default()),
         Item::stored(Seq(2), raw, ItemFacts::default()),
     ];
+    let mut rows = Rows { items, ..Rows::default() };
     rows.meta.head = Seq(3);
     let mut thread = Thread { history: rows.load(), rows, sent: 0 };
     assert_eq!(thread.rendered().unknown_rows, 1);

@@ -17,7 +17,7 @@ use dormouse::model::{ModelError, ModelProvider};
 use dormouse::queue::{DeadLetters, InputSender, OutputSender, QueueError, Redelivery};
 use dormouse::slice::records::process_records;
 use dormouse::slice::{AgentProfile, Agents, Clock, Limits, NoObserver, Runtime};
-use dormouse::store::memory::MemoryStore;
+use dormouse::store::memory::{CommitFault, MemoryStore};
 use dormouse::store::{ConversationStore, Meta, Store};
 use dormouse::tools::{
     Execution, Invocation, Registry, Rerun, Tool, ToolDefinition, ToolError, ToolOutput, Waiting,
@@ -240,6 +240,8 @@ pub struct Tools {
     pub failures: Mutex<Vec<ToolError>>,
     /// Each call is looked up in the store when it leaves (I3).
     look_up: AtomicBool,
+    /// Its next commit fails once a synchronous tool has run.
+    fail_after_run: Mutex<Option<MemoryStore>>,
 }
 
 impl Tools {
@@ -251,7 +253,13 @@ impl Tools {
             cancelled: Mutex::default(),
             failures: Mutex::default(),
             look_up: AtomicBool::new(true),
+            fail_after_run: Mutex::default(),
         }
+    }
+
+    /// The first commit after the next run of a synchronous tool fails.
+    pub fn fail_commit_after_run(&self, store: MemoryStore) {
+        *self.fail_after_run.lock().unwrap() = Some(store);
     }
 
     /// Off where the look-up itself would be counted.
@@ -326,6 +334,9 @@ impl Tool for Fake {
     async fn execute_synchronous(&self, call: &Invocation) -> Result<ToolOutput, ToolError> {
         self.tools.assert_committed(call).await;
         self.tools.ran.lock().unwrap().push(call.clone());
+        if let Some(store) = self.tools.fail_after_run.lock().unwrap().take() {
+            store.fail_commits([CommitFault::Unavailable]);
+        }
         Ok(ToolOutput { parts: vec![ContentPart::text(format!("ran {}", call.arguments))] })
     }
 

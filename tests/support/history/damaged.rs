@@ -100,7 +100,7 @@ fn reasoning() -> impl Strategy<Value = ItemBody> {
     let signature = prop::option::of(prop::sample::select(&["sig", "", " "][..]).prop_map(str::to_owned));
     (text(), signature, any::<bool>(), any::<bool>()).prop_map(|(text, signature, own, native)| {
         let model = if own { MODEL } else { "other" };
-        let provider = native.then(|| RawJson::parse(r#"{"n":1.0}"#).unwrap());
+        let provider = native.then(|| RawJson::parse(r#"{"n":1.0}"#).expect("JSON"));
         ItemBody::Reasoning(ReasoningItem { model: model.into(), text, signature, provider })
     })
 }

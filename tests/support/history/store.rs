@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use dormouse::history::{History, SyncPlan};
-use dormouse::message::{CallId, DedupId, Item, ItemBody, Seq};
+use dormouse::message::{CallId, DedupId, InputContent, InputMessage, Item, ItemBody, Seq};
 use dormouse::store::{Loaded, MAX_ACTIONS, Meta, ParkedInput};
 
 use super::say::thread;
@@ -130,10 +130,9 @@ impl Rows {
             assert!(settled + pending == 1 || events, "{call} is neither settled nor pending: it is lost");
         }
         assert!(self.meta.pending.is_sorted_by_key(|pending| pending.seq));
-        let parked = |pending: &&dormouse::store::PendingCall| pending.parked;
-        for pending in self.meta.pending.iter().filter(parked) {
-            let row = self.parked.values().any(|row| row.body.contains(pending.call.as_str()));
-            assert!(row, "{} is marked parked without a row", pending.call);
+        for pending in &self.meta.pending {
+            let row = self.parked.values().any(|row| answers(row, &pending.call));
+            assert_eq!(pending.parked, row, "{}: marked parked, and whether there is a row", pending.call);
         }
     }
 
@@ -150,6 +149,15 @@ impl Rows {
     /// The newest committed position.
     pub fn last(&self) -> Seq {
         Seq(self.meta.head.0 - 1)
+    }
+}
+
+/// Whether a parked row holds the result of `call`.
+fn answers(row: &ParkedInput, call: &CallId) -> bool {
+    let message = InputMessage::parse(row.body.as_bytes()).expect("a parked message");
+    match (&message.content, &message.synthetic) {
+        (InputContent::ToolResult(result), None) => &result.id == call,
+        _ => false,
     }
 }
 
