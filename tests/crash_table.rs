@@ -315,3 +315,32 @@ async fn a_message_whose_redelivery_is_killed_as_well_is_delivered_a_third_time(
         assert_eq!(came(&mortal.world, &deliveries).await, expected, "{first:?}, then {second:?}");
     }
 }
+
+#[tokio::test]
+async fn a_batch_that_died_may_come_back_whole_or_one_by_one() {
+    let synchronous = [Says("say one"), Says("call add {}")];
+    for point in [Point::CommitWritten(1), Point::Ran("add"), Point::Streaming(2), Point::CommitWritten(2)] {
+        batch_survives(synchronous, point).await;
+    }
+    let asynchronous = [Says("say one"), Says("both echo {} other {}")];
+    for point in [Point::CommitWritten(1), Point::OutputSent, Point::CallAsked("other")] {
+        batch_survives(asynchronous, point).await;
+    }
+}
+
+/// Kills the slice of a batch whose inputs are committed, and compares with the batch that nobody killed.
+async fn batch_survives(steps: [Step; 2], point: Point) {
+    let unkilled = Mortal::new().await;
+    let batch = [delivery(&unkilled.world, steps[0]).await, delivery(&unkilled.world, steps[1]).await];
+    assert!(unkilled.world.deliver(&batch).await.is_empty());
+    let expected = came(&unkilled.world, &batch).await;
+    for size in [2, 1] {
+        let mortal = Mortal::new().await;
+        let batch = [delivery(&mortal.world, steps[0]).await, delivery(&mortal.world, steps[1]).await];
+        mortal.killed_batch(point, &batch).await;
+        for again in batch.each_ref().map(Delivery::again).chunks(size) {
+            assert!(mortal.world.deliver(again).await.is_empty());
+        }
+        assert_eq!(came(&mortal.world, &batch).await, expected, "{point:?}, {size} at a time");
+    }
+}

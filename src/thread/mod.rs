@@ -162,7 +162,12 @@ impl HistoryManager {
         if self.is_processed(&arrival.dedup).await? {
             return Ok(match self.meta.open.contains(&arrival.cause) {
                 true => {
-                    self.work_for(&arrival.cause);
+                    // The messages of a batch that died may come back one by one. Whoever goes on from what they
+                    // committed together finishes the work of all of them: the next one is a duplicate then, and
+                    // does not ask the model again.
+                    for cause in self.meta.open.clone() {
+                        self.work_for(&cause);
+                    }
                     Handled::Unfinished
                 }
                 false => Handled::Processed,

@@ -18,9 +18,7 @@ use dormouse::store::{
     ChoiceRow, Commit, Committed, ConversationStore, Loaded, Meta, StateStore, Store, StoreError,
     Subscription, ThreadSummary,
 };
-use dormouse::tools::{
-    Execution, Invocation, Registry, Tool, ToolDefinition, ToolError, ToolOutput, ToolSource,
-};
+use dormouse::tools::{Execution, Invocation, Registry, Tool, ToolDefinition, ToolError, ToolOutput};
 use futures::StreamExt;
 use tokio::sync::Notify;
 
@@ -119,8 +117,13 @@ impl Mortal {
 
     /// Delivers a message to a slice that is killed at `point`.
     pub async fn killed(&self, point: Point, delivery: &Delivery) {
+        self.killed_batch(point, std::slice::from_ref(delivery)).await;
+    }
+
+    /// The same with several messages at once.
+    pub async fn killed_batch(&self, point: Point, batch: &[Delivery]) {
         self.kill.arm(Some(point));
-        let (world, batch) = (self.world.clone(), [delivery.clone()]);
+        let (world, batch) = (self.world.clone(), batch.to_vec());
         let slice = tokio::spawn(async move { world.deliver(&batch).await });
         let reached = tokio::time::timeout(LIMIT, self.kill.reached.notified()).await;
         assert!(reached.is_ok(), "{point:?} was not reached; the slice has ended: {}", slice.is_finished());
