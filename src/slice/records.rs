@@ -35,9 +35,23 @@ struct Record {
 /// A record that is no input.
 enum Unusable {
     /// It can never succeed: kept for an operator, acknowledged.
-    Never(String),
+    Never(Refusal),
     /// A newer version or a later moment may read it: handed back.
     NotNow(String),
+}
+
+/// Why a record can never succeed.
+struct Refusal {
+    /// For the log, which never holds content (D35).
+    class: &'static str,
+    /// For the operator, who has the body beside it; what a parser says may quote the body.
+    reason: String,
+}
+
+impl Refusal {
+    fn unusable(class: &'static str, reason: String) -> Unusable {
+        Unusable::Never(Self { class, reason })
+    }
 }
 
 /// Processes a batch and says which records are to be delivered again. `deadline` is the invocation's.
@@ -74,8 +88,8 @@ async fn process_thread(
                 inputs.push(Input { message, arrival, bytes: record.body.len() });
                 taken.push(at);
             }
-            Err(Unusable::Never(reason)) => {
-                if let Err(e) = keep(runtime, record, &reason).await {
+            Err(Unusable::Never(refusal)) => {
+                if let Err(e) = keep(runtime, record, &refusal).await {
                     handed_back = Some((at, e.to_string()));
                     break;
                 }
@@ -96,7 +110,8 @@ async fn process_thread(
         let processed = process_batch(runtime, thread, &inputs, deadline, cancel).await;
         let mut failed_input = processed.error.is_some().then_some(processed.done);
         for (input, reason) in processed.refused.iter().filter(|(at, _)| *at < processed.done) {
-            if let Err(e) = keep(runtime, &records[taken[*input]], reason).await {
+            let refusal = Refusal { class: "refused by the slice", reason: reason.clone() };
+            if let Err(e) = keep(runtime, &records[taken[*input]], &refusal).await {
                 tracing::warn!(%thread, error = %e, "a refused record could not be kept");
                 failed_input = Some(failed_input.map_or(*input, |at| at.min(*input)));
             }
@@ -126,7 +141,10 @@ async fn read(runtime: &Runtime, record: &Record) -> Result<InputMessage, Unusab
     let InputContent::ClaimCheck(claim) = &message.content else { return Ok(message) };
     match runtime.store.claim(&claim.digest).await {
         Ok(Some(body)) => parse(record, &body),
-        Ok(None) => Err(Unusable::Never(format!("the body {} has expired or never was", claim.digest))),
+        Ok(None) => Err(Refusal::unusable(
+            "its body is gone",
+            format!("the body {} has expired or never was", claim.digest),
+        )),
         Err(e) => Err(Unusable::NotNow(e.to_string())),
     }
 }
@@ -134,27 +152,30 @@ async fn read(runtime: &Runtime, record: &Record) -> Result<InputMessage, Unusab
 fn parse(record: &Record, body: &str) -> Result<InputMessage, Unusable> {
     let message = InputMessage::parse(body.as_bytes()).map_err(|e| match e {
         InputError::NewerSchema { .. } => Unusable::NotNow(e.to_string()),
-        InputError::Malformed(_) | InputError::UnknownContent(_) => Unusable::Never(e.to_string()),
+        InputError::Malformed(_) => Refusal::unusable("malformed", e.to_string()),
+        InputError::UnknownContent(_) => Refusal::unusable("unknown content", e.to_string()),
     })?;
     if message.group_id != record.thread {
-        return Err(Unusable::Never(format!(
+        let reason = format!(
             "group_id {:?} differs from the SQS message group {:?}; send both alike",
             message.group_id.as_str(),
             record.thread.as_str()
-        )));
+        );
+        return Err(Refusal::unusable("another group than its body's", reason));
     }
     Ok(message)
 }
 
 /// Keeps a record that can never be processed, and tells its thread's user without content.
-async fn keep(runtime: &Runtime, record: &Record, reason: &str) -> Result<(), SliceError> {
+async fn keep(runtime: &Runtime, record: &Record, refusal: &Refusal) -> Result<(), SliceError> {
+    let Refusal { class, reason } = refusal;
     runtime.dead_letters.keep(&record.thread, &record.message_id, &record.body, reason).await?;
     tracing::error!(
         thread = %record.thread,
         message_id = record.message_id,
         bytes = record.body.len(),
-        reason,
-        "a message can never be processed and was put on the dead-letter queue"
+        class,
+        "a message can never be processed and was put on the dead-letter queue, with its reason"
     );
     if let Some(meta) = runtime.store.meta(&record.thread).await? {
         let text = "A message to this thread could not be read. It was put aside for an operator.".to_owned();
