@@ -14,10 +14,11 @@ mod lambda;
 #[path = "support/world.rs"]
 mod world;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use aws_sdk_sqs::types::Message;
 use cloud::{Came, Cloud, THREAD, event, failed, receives, until};
+use dormouse::message::{InputMessage, ThreadId};
 use lambda::{Kind, Worker};
 use serde_json::json;
 
@@ -30,12 +31,16 @@ fn commits(operation: &str) -> bool {
     operation.ends_with(".TransactWriteItems")
 }
 
+fn text_to(thread: &str, text: &str) -> String {
+    InputMessage::user_text(ThreadId::from(thread), text).to_body().unwrap()
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_batch_of_two_threads_is_answered_stored_and_published() {
     let cloud = Cloud::start().await;
     let mut worker = cloud.worker().await;
     cloud.says("say hello").await;
-    cloud.queues("th-2", r#"{"type":"text","content":"say other","group_id":"th-2"}"#).await;
+    cloud.queues("th-2", &text_to("th-2", "say other")).await;
     let mut messages = cloud.receive().await;
     if messages.len() == 1 {
         messages.extend(cloud.receive().await);
@@ -53,22 +58,30 @@ async fn a_batch_of_two_threads_is_answered_stored_and_published() {
 async fn i1_a_record_that_can_never_be_read_is_put_aside_and_one_of_a_newer_version_is_handed_back() {
     let cloud = Cloud::start().await;
     let mut worker = cloud.worker().await;
-    cloud.queues(THREAD, "not json").await;
+    // The parser's complaint quotes the text: it is for the operator, who has the body, and not for the log (D35).
+    cloud.queues(THREAD, &json!({"content": "private words", "group_id": THREAD}).to_string()).await;
     cloud.run(&mut worker).await;
     let dead = cloud.drain(&cloud.aws.dead_letter_queue_url()).await;
+    assert!(dead.len() == 1 && dead[0].contains("not an InputMessage") && dead[0].contains("private words"));
     assert!(
-        dead.len() == 1 && dead[0].contains("not an InputMessage") && dead[0].contains("not json"),
-        "{dead:?}"
+        worker.log().contains("malformed") && !worker.log().contains("private words"),
+        "{}",
+        worker.log()
     );
 
     cloud.queues(THREAD, r#"{"schema":2,"what":"ever"}"#).await;
     cloud.says("say behind").await;
     let messages = cloud.receive().await;
+    let started = Instant::now();
     let answer = worker.invoke(&event(&messages)).await;
     assert_eq!(failed(&answer), [messages[0].message_id().unwrap()]);
     cloud.acknowledge(&messages, &answer).await;
-    // Its own visibility is two minutes: the worker has asked for it sooner. What is behind it keeps its place.
-    let again = cloud.receive().await;
+    // Its own visibility is two minutes: the worker has asked for a second. What is behind it keeps its place.
+    let mut again = cloud.peek().await;
+    assert!(again.is_empty() || started.elapsed() >= Duration::from_secs(1), "at once");
+    if again.is_empty() {
+        again = cloud.receive().await;
+    }
     assert_eq!((again.len(), again[0].message_id(), receives(&again[0])), (1, messages[0].message_id(), "2"));
     assert!(cloud.story().await.is_empty());
 }
@@ -81,7 +94,8 @@ async fn what_is_no_sqs_event_is_an_error_of_the_invocation_and_the_same_process
     for malformed in [json!({"nothing": 1}), json!({"Records": "none"}), json!("text"), json!(null)] {
         let answer = worker.invoke(&malformed).await;
         assert_eq!(answer.kind, Kind::Error, "{malformed}: {answer:?}");
-        assert!(answer.error_type.is_some_and(|kind| kind.contains("DeserializeError")), "{malformed}");
+        let error_type = answer.body["errorType"].as_str().unwrap();
+        assert!(error_type.contains("DeserializeError"), "{malformed}: {error_type}");
     }
     // Fields that AWS may add, and those that it may leave out.
     let answer = worker.invoke(&json!({"Records": [], "new": {"field": 1}})).await;

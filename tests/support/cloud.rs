@@ -280,18 +280,27 @@ impl Cloud {
         reqwest::Client::new().post(url).json(&result).send().await.unwrap().status()
     }
 
-    /// Takes a batch from the queue.
+    /// Takes a batch from the queue, which has one or gets one soon.
     pub async fn receive(&self) -> Vec<Message> {
+        let messages = self.take(10).await;
+        assert!(!messages.is_empty(), "the queue is empty");
+        messages
+    }
+
+    /// What can be received at once.
+    pub async fn peek(&self) -> Vec<Message> {
+        self.take(0).await
+    }
+
+    async fn take(&self, wait_seconds: i32) -> Vec<Message> {
         let received = self
             .queue
             .receive_message()
             .queue_url(self.aws.input_queue_url())
             .max_number_of_messages(10)
-            .wait_time_seconds(10)
+            .wait_time_seconds(wait_seconds)
             .message_system_attribute_names(Attribute::All);
-        let messages = received.send().await.unwrap().messages.unwrap_or_default();
-        assert!(!messages.is_empty(), "the queue is empty");
-        messages
+        received.send().await.unwrap().messages.unwrap_or_default()
     }
 
     /// The batch's time is over without an answer: the messages are there again.

@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{Path as UrlPath, State};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use serde_json::Value;
@@ -41,7 +41,6 @@ pub enum Kind {
 pub struct Answer {
     pub kind: Kind,
     pub request_id: String,
-    pub error_type: Option<String>,
     pub body: Value,
 }
 
@@ -189,7 +188,6 @@ async fn next(State(api): State<Arc<Api>>) -> Response {
 async fn answered(
     State(api): State<Arc<Api>>,
     UrlPath((id, kind)): UrlPath<(String, String)>,
-    headers: HeaderMap,
     body: Bytes,
 ) -> StatusCode {
     let kind = match kind.as_str() {
@@ -197,20 +195,18 @@ async fn answered(
         "error" => Kind::Error,
         _ => return StatusCode::NOT_FOUND,
     };
-    api.say(kind, id, &headers, &body).await
+    api.say(kind, id, &body).await
 }
 
-async fn init_error(State(api): State<Arc<Api>>, headers: HeaderMap, body: Bytes) -> StatusCode {
-    api.say(Kind::InitError, String::new(), &headers, &body).await
+async fn init_error(State(api): State<Arc<Api>>, body: Bytes) -> StatusCode {
+    api.say(Kind::InitError, String::new(), &body).await
 }
 
 impl Api {
-    async fn say(&self, kind: Kind, request_id: String, headers: &HeaderMap, body: &[u8]) -> StatusCode {
-        let error_type = headers.get("lambda-runtime-function-error-type");
-        let error_type = error_type.map(|value| value.to_str().unwrap().to_owned());
+    async fn say(&self, kind: Kind, request_id: String, body: &[u8]) -> StatusCode {
         let body = serde_json::from_slice(body).unwrap_or(Value::Null);
         // Nobody waits for the answers of a test that is over.
-        let _ = self.answers.send(Answer { kind, request_id, error_type, body });
+        let _ = self.answers.send(Answer { kind, request_id, body });
         if self.silent.load(Ordering::Relaxed) {
             std::future::pending::<()>().await;
         }
