@@ -36,9 +36,23 @@ struct Record {
 /// A record that is no input.
 enum Unusable {
     /// It can never succeed: kept for an operator, acknowledged.
-    Never(String),
+    Never(Refusal),
     /// A newer version or a later moment may read it: handed back.
     NotNow(String),
+}
+
+/// Why a record can never succeed.
+struct Refusal {
+    /// For the log, which never holds content (D35).
+    class: &'static str,
+    /// For the operator, who has the body beside it; what a parser says may quote the body.
+    reason: String,
+}
+
+impl Refusal {
+    fn unusable(class: &'static str, reason: String) -> Unusable {
+        Unusable::Never(Self { class, reason })
+    }
 }
 
 /// Processes a batch and says which records are to be delivered again. `deadline` is the invocation's.
@@ -152,8 +166,8 @@ async fn process_together(
                 inputs.push(Input { message, arrival, bytes: record.body.len() });
                 taken.push(at);
             }
-            Err(Unusable::Never(reason)) => {
-                if let Err(e) = keep(runtime, record, &reason).await {
+            Err(Unusable::Never(refusal)) => {
+                if let Err(e) = keep(runtime, record, &refusal).await {
                     stopped = Some((at, Failure::new(e)));
                     break;
                 }
@@ -176,7 +190,8 @@ async fn process_together(
             failure = Some(Failure { reason: e.to_string(), after });
         }
         for (input, reason) in processed.refused.iter().filter(|(at, _)| *at < processed.done) {
-            if let Err(e) = keep(runtime, &records[taken[*input]], reason).await {
+            let refusal = Refusal { class: "refused by the slice", reason: reason.clone() };
+            if let Err(e) = keep(runtime, &records[taken[*input]], &refusal).await {
                 done = done.min(taken[*input]);
                 failure = Some(Failure::new(e));
             }
@@ -199,7 +214,10 @@ async fn read(runtime: &Runtime, record: &Record) -> Result<InputMessage, Unusab
     let InputContent::ClaimCheck(claim) = &message.content else { return Ok(message) };
     match runtime.store.claim(&claim.digest).await {
         Ok(Some(body)) => parse(record, &body),
-        Ok(None) => Err(Unusable::Never(format!("the body {} has expired or never was", claim.digest))),
+        Ok(None) => Err(Refusal::unusable(
+            "its body is gone",
+            format!("the body {} has expired or never was", claim.digest),
+        )),
         Err(e) => Err(Unusable::NotNow(e.to_string())),
     }
 }
@@ -207,27 +225,31 @@ async fn read(runtime: &Runtime, record: &Record) -> Result<InputMessage, Unusab
 fn parse(record: &Record, body: &str) -> Result<InputMessage, Unusable> {
     let message = InputMessage::parse(body.as_bytes()).map_err(|e| match e {
         InputError::NewerSchema { .. } => Unusable::NotNow(e.to_string()),
-        InputError::Malformed(_) | InputError::UnknownContent(_) => Unusable::Never(e.to_string()),
+        InputError::Malformed(_) => Refusal::unusable("malformed", e.to_string()),
+        InputError::UnknownContent(_) => Refusal::unusable("unknown content", e.to_string()),
     })?;
     if message.group_id != record.thread {
-        return Err(Unusable::Never(format!(
+        let reason = format!(
             "group_id {:?} differs from the SQS message group {:?}; send both alike",
             message.group_id.as_str(),
             record.thread.as_str()
-        )));
+        );
+        return Err(Refusal::unusable("another group than its body's", reason));
     }
     Ok(message)
 }
 
 /// Keeps a record that can never be processed, and tells its thread's user without content.
-async fn keep(runtime: &Runtime, record: &Record, reason: &str) -> Result<(), SliceError> {
+async fn keep(runtime: &Runtime, record: &Record, refusal: &Refusal) -> Result<(), SliceError> {
+    let Refusal { class, reason } = refusal;
     runtime.dead_letters.keep(&record.thread, &record.message_id, &record.body, reason).await?;
     // The reason may quote the body: it stands in the dead letter alone.
     tracing::error!(
         thread = %record.thread,
         message_id = record.message_id,
         bytes = record.body.len(),
-        "a message can never be processed and was put on the dead-letter queue with its reason"
+        class,
+        "a message can never be processed and was put on the dead-letter queue, with its reason"
     );
     // It is kept: telling the user is worth a try, not another delivery.
     if let Err(e) = tell_unreadable(runtime, record).await {
