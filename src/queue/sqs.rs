@@ -114,7 +114,9 @@ impl SqsRedelivery {
 #[async_trait]
 impl Redelivery for SqsRedelivery {
     async fn come_back(&self, receipt_handle: &str, delay: Duration) {
-        let seconds = i32::try_from(delay.as_secs()).unwrap_or(i32::MAX);
+        // Rounded up: a delay of less than a second would be none.
+        let seconds = delay.as_secs() + u64::from(delay.subsec_nanos() > 0);
+        let seconds = i32::try_from(seconds).unwrap_or(i32::MAX);
         let Queue { client, url } = &self.queue;
         let request = client.change_message_visibility().queue_url(url).receipt_handle(receipt_handle);
         if let Err(e) = request.visibility_timeout(seconds).send().await {

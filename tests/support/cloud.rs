@@ -1,0 +1,433 @@
+//! What is around the worker function, in this process: the embedded DynamoDB and SQS behind gates that can hold a
+//! request, a tool server that can do the same, the callback's HTTP front, and the queue's side of an invocation.
+#![allow(dead_code, reason = "each test binary uses a part of it")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use aws_sdk_dynamodb::types::AttributeValue;
+use aws_sdk_sqs::types::{Message, MessageSystemAttributeName as Attribute};
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode, Uri};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use dormouse::config::Config;
+use dormouse::http::{HttpDeps, router};
+use dormouse::local::aws::{EmbeddedAws, EmbeddedOptions};
+use dormouse::message::{CallId, InputMessage, ItemBody, MessageId, ThreadId};
+use dormouse::queue::sqs::SqsInput;
+use dormouse::rap::callback::CallbackDeps;
+use dormouse::rap::token::{CallbackKeys, CallbackTokens};
+use dormouse::store::ConversationStore;
+use dormouse::store::dynamodb::DynamoStore;
+use serde_json::{Value, json};
+
+use crate::lambda::{Answer, Kind, LIMIT, Worker};
+
+/// The thread that the tests speak to.
+pub const THREAD: &str = "th-1";
+/// Signs callback addresses; both sides of a test have it.
+const KEYS: &str = r#"{"active":"k1","k1":"a-key-for-tests-of-thirty-two-bytes-and-more"}"#;
+
+/// Waits until `condition` holds.
+pub async fn until(what: &str, condition: impl Fn() -> bool) {
+    let waiting = async {
+        while !condition() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    assert!(tokio::time::timeout(LIMIT, waiting).await.is_ok(), "{what}: it never was");
+}
+
+async fn serve(app: Router) -> String {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
+    url
+}
+
+type Rule = Box<dyn FnMut(&str, &str) -> bool + Send>;
+
+/// A proxy in front of a service of AWS. A request that it holds never gets through, also not after its client is
+/// gone: the service has not seen it.
+pub struct Gate {
+    pub url: String,
+    shared: Arc<GateState>,
+}
+
+struct GateState {
+    target: String,
+    http: reqwest::Client,
+    rule: Mutex<Option<Rule>>,
+    held: AtomicUsize,
+}
+
+impl Gate {
+    async fn before(target: String) -> Self {
+        let (rule, held) = (Mutex::default(), AtomicUsize::new(0));
+        let shared = Arc::new(GateState { target, http: reqwest::Client::new(), rule, held });
+        let url = serve(Router::new().fallback(pass).with_state(shared.clone())).await;
+        Self { url, shared }
+    }
+
+    /// Holds every request for which `rule` says so, given its operation and its body.
+    pub fn hold(&self, rule: impl FnMut(&str, &str) -> bool + Send + 'static) {
+        *self.shared.rule.lock().unwrap() = Some(Box::new(rule));
+    }
+
+    /// How many requests it has held.
+    pub fn held(&self) -> usize {
+        self.shared.held.load(Ordering::Relaxed)
+    }
+
+    /// Holds nothing any more.
+    pub fn open(&self) {
+        *self.shared.rule.lock().unwrap() = None;
+    }
+}
+
+async fn pass(State(gate): State<Arc<GateState>>, uri: Uri, headers: HeaderMap, body: Bytes) -> Response {
+    let operation = headers.get("x-amz-target").and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let text = String::from_utf8_lossy(&body);
+    if gate.rule.lock().unwrap().as_mut().is_some_and(|rule| rule(operation, &text)) {
+        gate.held.fetch_add(1, Ordering::Relaxed);
+        return std::future::pending().await;
+    }
+    let mut request = gate.http.post(format!("{}{uri}", gate.target));
+    for (name, value) in headers.iter().filter(|(name, _)| *name != "host" && *name != "content-length") {
+        request = request.header(name, value);
+    }
+    let answer = match request.body(body).send().await {
+        Ok(answer) => answer,
+        Err(error) => return (StatusCode::BAD_GATEWAY, error.to_string()).into_response(),
+    };
+    let (status, mut headers) = (answer.status(), answer.headers().clone());
+    headers.remove("transfer-encoding");
+    (status, headers, answer.bytes().await.unwrap()).into_response()
+}
+
+/// A tool server that writes down what reaches it and answers nothing by itself.
+#[derive(Clone, Default)]
+pub struct ToolServer {
+    /// Invocations in the order of arrival.
+    pub invoked: Arc<Mutex<Vec<Value>>>,
+    /// Calls of which it was told that nobody waits for them.
+    pub cancelled: Arc<Mutex<Vec<String>>>,
+    /// How often its manifest was fetched: the last thing of a slice before it asks the model.
+    pub looked_at: Arc<AtomicUsize>,
+    /// The operation whose next invocations do not get through.
+    pub holds: Arc<Mutex<Option<&'static str>>>,
+    /// Invocations that did not.
+    pub held: Arc<AtomicUsize>,
+    endpoint: Arc<Mutex<String>>,
+}
+
+impl ToolServer {
+    async fn start() -> (Self, String) {
+        let server = Self::default();
+        let app = Router::new()
+            .route("/.well-known/rap-toolset", get(manifest))
+            .route("/invoke", post(invoke))
+            .route("/cancel_tool_call", post(cancel))
+            .with_state(server.clone());
+        let url = serve(app).await;
+        *server.endpoint.lock().unwrap() = format!("{url}/invoke");
+        (server, url)
+    }
+
+    /// What it was sent for `operation`, each time.
+    pub fn calls(&self, operation: &str) -> Vec<Value> {
+        let invoked = self.invoked.lock().unwrap();
+        invoked.iter().filter(|invocation| invocation["operation"] == operation).cloned().collect()
+    }
+}
+
+async fn manifest(State(server): State<ToolServer>) -> Json<Value> {
+    server.looked_at.fetch_add(1, Ordering::Relaxed);
+    let tool = |name| json!({"name": name, "description": "Notes it.", "inputSchema": {"type": "object"}});
+    Json(json!({
+        "name": "notes", "description": "Takes notes", "endpoint": *server.endpoint.lock().unwrap(),
+        "tools": [tool("note_a"), tool("note_b")],
+    }))
+}
+
+async fn invoke(State(server): State<ToolServer>, Json(invocation): Json<Value>) -> StatusCode {
+    let held = *server.holds.lock().unwrap();
+    if held.is_some_and(|held| invocation["operation"] == held) {
+        server.held.fetch_add(1, Ordering::Relaxed);
+        return std::future::pending().await;
+    }
+    server.invoked.lock().unwrap().push(invocation);
+    StatusCode::OK
+}
+
+async fn cancel(State(server): State<ToolServer>, Json(notice): Json<Value>) -> StatusCode {
+    server.cancelled.lock().unwrap().push(notice["tool_call_id"].as_str().unwrap().to_owned());
+    StatusCode::OK
+}
+
+/// What a conversation has come to; equal for the killed and the unkilled, except for the ids of what derives from
+/// the queue's own message ids.
+#[derive(Debug, PartialEq)]
+pub struct Came {
+    pub story: Vec<String>,
+    pub calls: Vec<CallId>,
+    pub pending: Vec<CallId>,
+    pub open: Vec<MessageId>,
+    /// One row for each input.
+    pub dedup: BTreeSet<String>,
+    /// Texts of the output queue, each message id once.
+    pub texts: Vec<String>,
+    pub dispatched: BTreeMap<String, String>,
+    pub cancelled: BTreeSet<String>,
+    pub dead: usize,
+}
+
+/// One account.
+pub struct Cloud {
+    pub aws: EmbeddedAws,
+    pub dynamodb: Gate,
+    pub sqs: Gate,
+    pub tools: ToolServer,
+    pub queue: aws_sdk_sqs::Client,
+    tools_url: String,
+    http_url: String,
+    store: DynamoStore,
+    logs: tempfile::TempDir,
+    started: AtomicUsize,
+    sent: AtomicUsize,
+    /// Everything that was published, by message id.
+    published: Mutex<BTreeMap<String, Vec<String>>>,
+}
+
+impl Cloud {
+    pub async fn start() -> Self {
+        let aws = EmbeddedAws::start(EmbeddedOptions::default()).await.unwrap();
+        let store = DynamoStore::new(aws.dynamodb_client(), aws.table().to_owned());
+        let (tools, tools_url) = ToolServer::start().await;
+        // The address is part of what is served there.
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let http_url = format!("http://{}", listener.local_addr().unwrap());
+        let front: Arc<DynamoStore> = Arc::new(store.clone());
+        let sender = Arc::new(SqsInput::new(aws.sqs_client(), aws.input_queue_url(), front.clone()));
+        let tokens = CallbackTokens::new(CallbackKeys::from_json(KEYS).unwrap(), &http_url);
+        let callback = CallbackDeps { store: front, sender, tokens, config: Arc::new(Config::default()) };
+        tokio::spawn(async move { axum::serve(listener, router(HttpDeps { callback })).await.unwrap() });
+        Self {
+            dynamodb: Gate::before(aws.dynamodb_url()).await,
+            sqs: Gate::before(aws.sqs_url()).await,
+            tools,
+            queue: aws.sqs_client(),
+            tools_url,
+            http_url,
+            store,
+            logs: tempfile::tempdir().unwrap(),
+            started: AtomicUsize::new(0),
+            sent: AtomicUsize::new(0),
+            published: Mutex::default(),
+            aws,
+        }
+    }
+
+    /// A new process of the worker. Configured as the template does it: inline TOML for what is the user's, variables
+    /// for names, and the endpoints of the two services in the variables that the SDKs know.
+    pub async fn worker(&self) -> Worker {
+        let toml = format!(
+            "allow_http_hosts = ['127.0.0.1']\n[agents.default]\nmodel = 'scripted'\n\
+             [tool_servers.notes]\nurl = '{}'\n",
+            self.tools_url
+        );
+        let settings = [
+            ("DORMOUSE_CONFIG", toml),
+            ("DORMOUSE_AWS__TABLE", self.aws.table().to_owned()),
+            ("DORMOUSE_AWS__INPUT_QUEUE_URL", self.aws.input_queue_url()),
+            ("DORMOUSE_AWS__OUTPUT_QUEUE_URL", self.aws.output_queue_url()),
+            ("DORMOUSE_AWS__DEAD_LETTER_QUEUE_URL", self.aws.dead_letter_queue_url()),
+            ("DORMOUSE_AWS__CALLBACK_BASE_URL", self.http_url.clone()),
+            ("DORMOUSE_AWS__CALLBACK_KEYS_ENV", "CALLBACK_KEYS".to_owned()),
+            ("CALLBACK_KEYS", KEYS.to_owned()),
+            ("AWS_ENDPOINT_URL_DYNAMODB", self.dynamodb.url.clone()),
+            ("AWS_ENDPOINT_URL_SQS", self.sqs.url.clone()),
+        ];
+        let number = self.started.fetch_add(1, Ordering::Relaxed);
+        Worker::start(&settings, &self.logs.path().join(format!("worker-{number}.log"))).await
+    }
+
+    /// Queues a person's text.
+    pub async fn says(&self, text: &str) {
+        let body = InputMessage::user_text(ThreadId::from(THREAD), text).to_body().unwrap();
+        self.queues(THREAD, &body).await;
+    }
+
+    /// Queues any body.
+    pub async fn queues(&self, group: &str, body: &str) {
+        let number = self.sent.fetch_add(1, Ordering::Relaxed);
+        let request = self.queue.send_message().queue_url(self.aws.input_queue_url()).message_group_id(group);
+        request.message_deduplication_id(format!("d-{number}")).message_body(body).send().await.unwrap();
+    }
+
+    /// Answers a call where the invocation says.
+    pub async fn answers(&self, operation: &str, text: &str) -> reqwest::StatusCode {
+        let invocation = self.tools.calls(operation).pop().unwrap();
+        let result = json!({
+            "type": "tool_result", "group_id": THREAD, "id": invocation["id"], "text": text,
+        });
+        let url = invocation["callback_url"].as_str().unwrap();
+        reqwest::Client::new().post(url).json(&result).send().await.unwrap().status()
+    }
+
+    /// Takes a batch from the queue, which has one or gets one soon.
+    pub async fn receive(&self) -> Vec<Message> {
+        let messages = self.take(10).await;
+        assert!(!messages.is_empty(), "the queue is empty");
+        messages
+    }
+
+    /// What can be received at once.
+    pub async fn peek(&self) -> Vec<Message> {
+        self.take(0).await
+    }
+
+    async fn take(&self, wait_seconds: i32) -> Vec<Message> {
+        let received = self
+            .queue
+            .receive_message()
+            .queue_url(self.aws.input_queue_url())
+            .max_number_of_messages(10)
+            .wait_time_seconds(wait_seconds)
+            .message_system_attribute_names(Attribute::All);
+        received.send().await.unwrap().messages.unwrap_or_default()
+    }
+
+    /// The batch's time is over without an answer: the messages are there again.
+    pub async fn time_out(&self, messages: &[Message]) {
+        for message in messages {
+            let change = self.queue.change_message_visibility().queue_url(self.aws.input_queue_url());
+            let change = change.receipt_handle(message.receipt_handle().unwrap());
+            change.visibility_timeout(0).send().await.unwrap();
+        }
+    }
+
+    /// What Lambda does after an answer: deletes what was not reported.
+    pub async fn acknowledge(&self, messages: &[Message], answer: &Answer) {
+        assert_eq!(answer.kind, Kind::Response, "{answer:?}");
+        let failed: Vec<&str> = failed(answer);
+        for message in messages.iter().filter(|message| !failed.contains(&message.message_id().unwrap())) {
+            let delete = self.queue.delete_message().queue_url(self.aws.input_queue_url());
+            delete.receipt_handle(message.receipt_handle().unwrap()).send().await.unwrap();
+        }
+    }
+
+    /// One batch from the queue through `worker`; nothing of it may be reported.
+    pub async fn run(&self, worker: &mut Worker) -> Vec<Message> {
+        let messages = self.receive().await;
+        let answer = worker.invoke(&event(&messages)).await;
+        self.acknowledge(&messages, &answer).await;
+        assert!(failed(&answer).is_empty(), "{answer:?}");
+        messages
+    }
+
+    /// Everything that was published so far: texts by message id, as often as they came.
+    pub async fn published(&self) -> BTreeMap<String, Vec<String>> {
+        for body in self.drain(&self.aws.output_queue_url()).await {
+            let output: Value = serde_json::from_str(&body).unwrap();
+            let field = |name: &str| output[name].as_str().unwrap().to_owned();
+            self.published.lock().unwrap().entry(field("message_id")).or_default().push(field("text"));
+        }
+        self.published.lock().unwrap().clone()
+    }
+
+    /// The bodies that are in a queue; it is empty afterwards.
+    pub async fn drain(&self, url: &str) -> Vec<String> {
+        let mut bodies = Vec::new();
+        loop {
+            let received = self.queue.receive_message().queue_url(url).max_number_of_messages(10);
+            let messages = received.send().await.unwrap().messages.unwrap_or_default();
+            if messages.is_empty() {
+                return bodies;
+            }
+            for message in messages {
+                let delete = self.queue.delete_message().queue_url(url);
+                delete.receipt_handle(message.receipt_handle().unwrap()).send().await.unwrap();
+                bodies.push(message.body.unwrap());
+            }
+        }
+    }
+
+    /// What is stored, as lines.
+    pub async fn story(&self) -> Vec<String> {
+        let loaded = self.store.load(&ThreadId::from(THREAD), &[]).await.unwrap();
+        loaded.items.iter().map(|item| crate::world::tell(&item.body)).collect()
+    }
+
+    pub async fn came(&self) -> Came {
+        let loaded = self.store.load(&ThreadId::from(THREAD), &[]).await.unwrap();
+        let meta = loaded.meta.unwrap();
+        let call =
+            |body: ItemBody| if let ItemBody::ToolCall(call) = body { Some(call.call_id) } else { None };
+        let published = self.published().await;
+        assert!(
+            published.values().all(|texts| texts.iter().all(|text| *text == texts[0])),
+            "one id, one text: {published:?}"
+        );
+        let mut texts: Vec<String> = published.into_values().map(|mut texts| texts.remove(0)).collect();
+        texts.sort();
+        let invoked = self.tools.invoked.lock().unwrap().clone();
+        let text = |value: &Value| value.as_str().unwrap().to_owned();
+        Came {
+            story: self.story().await,
+            calls: loaded.items.into_iter().filter_map(|item| call(item.body)).collect(),
+            pending: meta.pending.into_iter().map(|pending| pending.call).collect(),
+            open: meta.open,
+            dedup: self.dedup_rows().await,
+            texts,
+            dispatched: invoked.iter().map(|it| (text(&it["id"]), text(&it["operation"]))).collect(),
+            cancelled: self.tools.cancelled.lock().unwrap().iter().cloned().collect(),
+            dead: self.drain(&self.aws.dead_letter_queue_url()).await.len(),
+        }
+    }
+
+    async fn dedup_rows(&self) -> BTreeSet<String> {
+        let query = self.aws.dynamodb_client().query().table_name(self.aws.table());
+        let query = query
+            .key_condition_expression("pk = :pk AND begins_with(sk, :sk)")
+            .expression_attribute_values(":pk", AttributeValue::S(format!("T#{THREAD}")))
+            .expression_attribute_values(":sk", AttributeValue::S("D#".to_owned()));
+        let rows = query.send().await.unwrap().items.unwrap_or_default();
+        rows.into_iter().map(|row| row["sk"].as_s().unwrap().clone()).collect()
+    }
+}
+
+/// Message ids that an answer reports.
+pub fn failed(answer: &Answer) -> Vec<&str> {
+    let failures = answer.body["batchItemFailures"].as_array().unwrap();
+    failures.iter().map(|failure| failure["itemIdentifier"].as_str().unwrap()).collect()
+}
+
+/// The event that Lambda makes of a batch.
+pub fn event(messages: &[Message]) -> Value {
+    let record = |message: &Message| {
+        let attributes: BTreeMap<&str, &str> = message
+            .attributes()
+            .unwrap()
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.as_str()))
+            .collect();
+        json!({
+            "messageId": message.message_id(), "receiptHandle": message.receipt_handle(),
+            "body": message.body(), "md5OfBody": message.md5_of_body(), "attributes": attributes,
+            "messageAttributes": {}, "eventSource": "aws:sqs", "awsRegion": "us-east-1",
+            "eventSourceARN": "arn:aws:sqs:us-east-1:000000000000:dormouse-input.fifo",
+        })
+    };
+    json!({ "Records": messages.iter().map(record).collect::<Vec<_>>() })
+}
+
+/// How often a message was received.
+pub fn receives(message: &Message) -> &str {
+    &message.attributes().unwrap()[&Attribute::ApproximateReceiveCount]
+}
