@@ -177,10 +177,12 @@ async fn unless_stopped<T>(
     cancel: &mut oneshot::Receiver<()>,
 ) -> Result<T, SliceError> {
     tokio::select! {
-        done = work => Ok(done),
-        () = tokio::time::sleep_until(stop_at) => Err(SliceError::Deadline),
+        // In this order, not in a random one: a simulated run is the same each time.
+        biased;
         // A dropped sender is nobody who could cancel; a receiver that has said so must not be asked again.
         Ok(()) = &mut *cancel, if !cancel.is_terminated() => Err(SliceError::Cancelled),
+        () = tokio::time::sleep_until(stop_at) => Err(SliceError::Deadline),
+        done = work => Ok(done),
     }
 }
 
