@@ -9,9 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dormouse::history::request::RequestMessage;
-use dormouse::message::{
-    CallId, ContentPart, InputContent, InputMessage, Item, ItemBody, RawJson, Synthetic, ThreadId,
-};
+use dormouse::message::{CallId, ContentPart, InputContent, InputMessage, Item, ItemBody, RawJson, ThreadId};
 use dormouse::model::scripted::{ScriptedErrorClass, ScriptedEvent, ScriptedModel};
 use dormouse::store::memory::CommitFault;
 use dormouse::store::{Commit, ConversationStore, Expect, Meta};
@@ -190,26 +188,18 @@ async fn i4_a_failed_send_is_resumed_by_the_redelivery_without_asking_the_model(
 }
 
 #[tokio::test]
-async fn i4_an_input_without_effect_has_none_when_its_batch_comes_again_in_pieces() {
-    // Found by the simulation: an event overtakes the result that opens its subscription; the send behind their
-    // commit fails; the event comes again alone, was now taken, and its commit struck the other's outbox.
-    let world = world(vec![calls(&[("p", "echo", "{}")]), text("subscribed"), text("heard")]);
+async fn i1_a_result_behind_a_parked_answer_in_its_place_is_a_note() {
+    let world = world(vec![calls(&[("p", "echo", "{}"), ("q", "other", "{}")]), text("done")]);
+    world.tools.failures.lock().unwrap().push(ToolError::Unavailable("echo did not answer".into()));
     world.done(&world.user("hi")).await;
-    let call = world.tools.calls()[0].clone();
-    let of_call =
-        |text: &str| InputMessage::tool_result(THREAD.into(), call.clone(), vec![ContentPart::text(text)]);
-    let mut early = of_call("early");
-    early.synthetic =
-        Some(Synthetic::SubscriptionEvent { tool_call_id: call.clone(), associative: true, r#final: false });
-    let mut result = of_call("ok");
-    result.subscription = true;
-    let (early, result) = (world.message(&early), world.message(&result));
-    *world.output.failures.lock().unwrap() = 1;
-    assert_eq!(world.deliver(&[early.clone(), result.clone()]).await.len(), 2);
-    world.done(&early.again()).await;
-    world.done(&result.again()).await;
-    assert_eq!(world.output.texts(), ["[echo({})]", "subscribed"]);
-    assert_eq!(world.story().await.len(), 4, "the event came before its subscription");
+    world.settle().await;
+    let ids = world.tools.calls();
+    // The tool had got the call after all, and its sibling is still at work.
+    world.done(&world.result(&ids[0], "real")).await;
+    world.done(&world.result(&ids[1], "fine")).await;
+    let story = world.story().await;
+    assert!(story[3].contains("late result of echo") && story[3].ends_with("\nreal"), "{story:?}");
+    assert_eq!(story[4..], ["result: Error: echo did not answer", "result: fine", "assistant: done"]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -203,8 +203,13 @@ impl History {
         }
         let waiting = waiting(message, arrival);
         let Some(open) = self.open_call(&result.id) else { return Accepted::Foreign };
-        if open.arrived.is_some() {
-            return Accepted::Duplicate;
+        if let Some(first) = &open.arrived {
+            if !first.parked.dedup.is_of_kind(DISPATCH_FAILED) {
+                return Accepted::Duplicate;
+            }
+            // The runtime has answered in the tool's place, and that answer only waits for the step's others.
+            self.late_note(result, message, arrival);
+            return Accepted::Note;
         }
         open.arrived = Some(waiting);
         match self.close_answered_step() {

@@ -153,7 +153,6 @@ async fn conversational(
                 || is_pending(manager, tool_call_id)
                 || manager.is_subscribed(tool_call_id).await?;
             if !subscribed {
-                manager.record_dropped(arrival);
                 return Ok(dropped(&thread, arrival, "event without an active subscription"));
             }
         }
