@@ -51,9 +51,14 @@ fn setting(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().unwrap())
 }
 
+/// Lines of a trace: more of them with `SIM_TRACE`.
+fn lines() -> usize {
+    setting("SIM_TRACE").map_or(sim::TRACE, |lines| lines as usize)
+}
+
 /// Plays a failed seed again with a trace, and fails.
 fn report(stage: &Stage, seed: u64, plan: Plan, broken: &str) -> ! {
-    let End { broken: again, trace, .. } = stage.play(seed, plan.clone(), true);
+    let End { broken: again, trace, .. } = stage.play(seed, plan.clone(), lines());
     panic!(
         "seed {seed}: {broken}\n{}{plan:?}\n{trace}\nreplay: SIM_SEED={seed} cargo test --test simulation \
          replay -- --nocapture\n",
@@ -68,7 +73,7 @@ fn i1_to_i9_hold_in_every_world() {
     let mut stats = Stats::default();
     let started = Instant::now();
     for seed in setting("SIM_FIRST").unwrap_or(1).. {
-        let end = stage.play(seed, Plan::free(seed), false);
+        let end = stage.play(seed, Plan::free(seed), 0);
         stats += end.stats;
         if let Some(broken) = end.broken {
             report(&stage, seed, Plan::free(seed), &broken);
@@ -84,7 +89,7 @@ fn i1_to_i9_hold_in_every_world() {
 fn replay() {
     let Some(seed) = setting("SIM_SEED") else { return };
     let stage = Stage::sound();
-    let end = stage.play(seed, Plan::free(seed), true);
+    let end = stage.play(seed, Plan::free(seed), lines());
     println!("{}\n{:?}", end.trace, end.stats);
     if let Some(broken) = end.broken {
         report(&stage, seed, Plan::free(seed), &broken);
@@ -98,18 +103,18 @@ fn a_world_of_crashes_ends_as_the_same_world_without_them() {
     let mut stats = Stats::default();
     for seed in first..first + setting("SIM_PAIRS").unwrap_or(PAIRS) {
         let (calm, wild) = (Plan::orderly(seed, 0), Plan::orderly(seed, 500));
-        let uncrashed = stage.play(seed, calm.clone(), false);
+        let uncrashed = stage.play(seed, calm.clone(), 0);
         if let Some(broken) = uncrashed.broken {
             report(&stage, seed, calm, &broken);
         }
-        let crashed = stage.play(seed, wild.clone(), false);
+        let crashed = stage.play(seed, wild.clone(), 0);
         if let Some(broken) = crashed.broken {
             report(&stage, seed, wild, &broken);
         }
         if uncrashed.story != crashed.story {
             let differ = |(a, b): &(&String, &String)| a != b;
             let first = uncrashed.story.iter().zip(&crashed.story).find(differ);
-            println!("{}", stage.play(seed, wild, true).trace);
+            println!("{}", stage.play(seed, wild, lines()).trace);
             panic!("seed {seed}: crashes change the end: {first:#?}");
         }
         stats += crashed.stats;
@@ -121,7 +126,7 @@ fn a_world_of_crashes_ends_as_the_same_world_without_them() {
 fn breaks(bug: Bug) -> String {
     let stage = Stage::new(Planted::store(bug));
     for seed in 1..=BUG_WORLDS {
-        if let Some(broken) = stage.play(seed, Plan::free(seed), false).broken {
+        if let Some(broken) = stage.play(seed, Plan::free(seed), 0).broken {
             println!("{bug:?}: seed {seed}: {broken}");
             return broken;
         }

@@ -5,7 +5,7 @@ use dormouse::message::{CallId, DedupId, OutputMessage, Seq, ThreadId};
 use dormouse::store::Promise;
 use dormouse::tools::Invocation;
 
-use crate::ledger::{Settled, Thread};
+use crate::ledger::{ParkedBy, Settled, Thread};
 use crate::queue::Delivered;
 use crate::sent::Kind;
 use crate::sim::Sim;
@@ -83,7 +83,7 @@ impl Sim {
             _ if unknown_thread => return,
             Kind::Result { call } => match thread.calls.get(call).map(|call| call.settled) {
                 None | Some(Some(Settled::ByTool)) => return,
-                Some(None) if thread.has_parked_result(call, &self.sent, group) => return,
+                Some(None) if thread.has_parked_result(call, &self.sent, group, ParkedBy::Tool) => return,
                 Some(_) => "a result whose call the tool has not answered",
             },
             Kind::Event { call } => match thread.subscriptions.get(call) {
@@ -150,12 +150,15 @@ impl Sim {
                     Promise::Notice { .. } | Promise::OAuth { .. } | Promise::Choice { .. } => !published,
                     Promise::Call { call } => {
                         let settled = thread.calls.get(call).is_some_and(|call| call.settled.is_some());
-                        !settled && !self.dispatched.contains_key(call)
+                        // A result without a dispatch says that the dispatch was not possible.
+                        let answered =
+                            settled || thread.has_parked_result(call, &self.sent, id, ParkedBy::Anybody);
+                        !answered && !self.dispatched.contains_key(call)
                     }
                     Promise::Cancel { call, server } => {
                         server.is_some() && !self.cancelled.contains_key(call)
                     }
-                    Promise::Release | Promise::Unknown => false,
+                    Promise::Release | Promise::Unknown(_) => false,
                 };
                 if lost {
                     return Err(format!("I4: {id}: {entry:?} was never sent"));
@@ -170,7 +173,9 @@ impl Sim {
                 return Err(format!("I4: {id}: nobody promised to publish seq {seq}"));
             }
             for (call, known) in &thread.calls {
-                if known.settled.is_none() && !self.dispatched.contains_key(call) {
+                let answered = known.settled.is_some()
+                    || thread.has_parked_result(call, &self.sent, id, ParkedBy::Anybody);
+                if !answered && !self.dispatched.contains_key(call) {
                     return Err(format!("I4: {id}: {call} ({}) was never dispatched", known.item.name));
                 }
             }

@@ -20,7 +20,7 @@ use crate::ports::Ports;
 use crate::queue::{Delivered, Window};
 use crate::rng::{Rng, hash};
 use crate::sent::Kind;
-use crate::sim::{Later, Stats, World};
+use crate::sim::{Later, Sim, Stats, World};
 use crate::tools::Source;
 
 /// Time passes in this unit: longer than any wait inside a slice, whatever its jitter.
@@ -33,6 +33,12 @@ const STORMY_STEPS: usize = 3_000;
 const MAX_STEPS: usize = 60_000;
 /// Polls without a sign of life after which a worker is taken to wait for time.
 const QUIET_POLLS: u32 = 3;
+
+/// A worker that is killed has been polled fewer times.
+const MAX_POLLS: usize = 50;
+/// Receives after which an orderly world troubles a message no more: an input that is given up on makes another
+/// end.
+const PATIENCE: u32 = 4;
 
 /// The runtime over a world, made once for many worlds.
 pub struct Stage {
@@ -82,8 +88,8 @@ impl Stage {
         Self::new(|ports, _| Arc::new(ports))
     }
 
-    /// Lets a world live to its end.
-    pub fn play(&self, seed: u64, plan: Plan, traced: bool) -> End {
+    /// Lets a world live to its end; `traced` lines of its trace are kept.
+    pub fn play(&self, seed: u64, plan: Plan, traced: usize) -> End {
         self.world.reset(seed, plan, traced);
         let time =
             tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
@@ -115,6 +121,11 @@ enum Act {
     Later,
     Tick,
     Rest,
+}
+
+/// Whether this delivery may fail once more.
+fn may_fail(sim: &Sim, messages: &[Delivered]) -> bool {
+    sim.plan.schedule == Schedule::Free || messages.iter().all(|message| message.receives < PATIENCE)
 }
 
 impl<'a> Loop<'a> {
@@ -278,7 +289,8 @@ impl<'a> Loop<'a> {
             groups.dedup();
             sim.stats.slices += groups.len() as u64;
             sim.stats.redeliveries += messages.iter().filter(|message| message.receives > 1).count() as u64;
-            let dies_at = sim.chance(|plan| plan.crash).then(|| 1 + sim.rng.below(40) as u32);
+            let dies = sim.chance(|plan| plan.crash) && may_fail(sim, &messages);
+            let dies_at = dies.then(|| 1 + sim.rng.below(MAX_POLLS) as u32);
             sim.note(|| {
                 let ids = messages.iter().map(|m| format!("{}/{}×{} {}", m.group, m.id, m.receives, m.dedup));
                 format!("receive [{}] dies at {dies_at:?}", ids.collect::<Vec<_>>().join(", "))
@@ -329,7 +341,7 @@ impl<'a> Loop<'a> {
     fn finish(&self, worker: &Worker, response: &SqsBatchResponse) {
         let failed = |id: &str| response.batch_item_failures.iter().any(|f| f.item_identifier == id);
         self.world.with(|sim| {
-            let lost = sim.chance(|plan| plan.lost_ack);
+            let lost = sim.chance(|plan| plan.lost_ack) && may_fail(sim, &worker.messages);
             let failures: Vec<&str> =
                 response.batch_item_failures.iter().map(|f| f.item_identifier.as_str()).collect();
             sim.note(|| {

@@ -229,7 +229,13 @@ impl Thread {
     }
 
     fn may_lack_effect(&self, kind: &Kind, commit: &Commit) -> bool {
+        let given_up = gives_up(commit);
         match kind {
+            Kind::Result { .. } | Kind::Event { .. } | Kind::Consent { .. } | Kind::Choice { .. }
+                if given_up =>
+            {
+                true
+            }
             Kind::Text { refusable, .. } => *refusable,
             Kind::Event { call } => self.subscriptions.get(call).is_none_or(|known| known.ended),
             Kind::Consent { call } | Kind::Choice { call } => {
@@ -238,14 +244,31 @@ impl Thread {
                     _ => false,
                 })
             }
-            Kind::Result { .. } | Kind::Release | Kind::Junk => false,
+            Kind::Release => true,
+            Kind::Result { .. } | Kind::Junk => false,
         }
     }
 
     /// Whether a result of `call` is parked.
-    pub fn has_parked_result(&self, call: &CallId, sent: &Sent, thread: &ThreadId) -> bool {
-        let of_call =
-            |dedup| matches!(sent.get(thread, dedup), Some(Kind::Result { call: of }) if of == call);
-        self.parked.values().any(of_call)
+    pub fn has_parked_result(&self, call: &CallId, sent: &Sent, thread: &ThreadId, by: ParkedBy) -> bool {
+        self.parked.values().any(|dedup| {
+            let stands_in = dedup.as_str().starts_with("dispatch-failed");
+            let of_call = matches!(sent.get(thread, dedup), Some(Kind::Result { call: of }) if of == call);
+            of_call && (by == ParkedBy::Anybody || !stands_in)
+        })
     }
+}
+
+/// Whose result is parked: the runtime answers where a tool could not be reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ParkedBy {
+    Tool,
+    Anybody,
+}
+
+/// Whether a commit tells the user that an input is left out.
+pub fn gives_up(commit: &Commit) -> bool {
+    commit.meta.outbox.iter().any(
+        |entry| matches!(&entry.promise, Promise::Notice { text } if text.contains("after several attempts")),
+    )
 }

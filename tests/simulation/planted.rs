@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use dormouse::message::{CallId, DedupId, Item, RawJson, ThreadId};
+use dormouse::message::{CallId, DedupId, Item, MessageId, RawJson, ThreadId};
 use dormouse::store::{
     ChoiceRow, Commit, Committed, ConversationStore, Expect, Loaded, Meta, StateStore, Store, StoreError,
     Subscription, ThreadSummary,
@@ -85,6 +85,19 @@ impl ConversationStore for Planted {
 
     async fn list_threads(&self, limit: usize) -> Result<Vec<ThreadSummary>, StoreError> {
         self.inner.list_threads(limit).await
+    }
+
+    async fn raise_attempts(
+        &self,
+        thread: &ThreadId,
+        dedup: &DedupId,
+        cause: &MessageId,
+    ) -> Result<u32, StoreError> {
+        self.inner.raise_attempts(thread, dedup, cause).await
+    }
+
+    async fn lower_attempts(&self, thread: &ThreadId, dedup: &DedupId) -> Result<(), StoreError> {
+        self.inner.lower_attempts(thread, dedup).await
     }
 
     async fn put_claim(&self, body: &str) -> Result<String, StoreError> {

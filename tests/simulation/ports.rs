@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use dormouse::message::{CallId, DedupId, InputMessage, OutputMessage, RawJson, ThreadId};
+use dormouse::message::{CallId, DedupId, InputMessage, MessageId, OutputMessage, RawJson, ThreadId};
 use dormouse::queue::{DeadLetters, InputSender, OutputSender, QueueError, Redelivery};
 use dormouse::slice::Clock;
 use dormouse::store::{
@@ -13,6 +13,7 @@ use dormouse::store::{
     ThreadSummary,
 };
 
+use crate::ledger::gives_up;
 use crate::queue::Window;
 use crate::sent::Kind;
 use crate::sim::World;
@@ -51,6 +52,7 @@ impl Ports {
             if store.commits() > before {
                 self.0.with(|sim| {
                     sim.stats.commits += 1;
+                    sim.stats.given_up += u64::from(gives_up(&commit));
                     sim.note(|| told(&commit));
                     let taken = sim.ledger.take(sim.step, &commit, &sim.sent);
                     sim.hold(taken);
@@ -116,6 +118,24 @@ impl ConversationStore for Ports {
 
     async fn list_threads(&self, limit: usize) -> Result<Vec<ThreadSummary>, StoreError> {
         self.read("list refused").await?.list_threads(limit).await
+    }
+
+    async fn raise_attempts(
+        &self,
+        thread: &ThreadId,
+        dedup: &DedupId,
+        cause: &MessageId,
+    ) -> Result<u32, StoreError> {
+        let attempts = self.read("attempt refused").await?.raise_attempts(thread, dedup, cause).await?;
+        self.0.pause().await;
+        match self.0.strikes(|plan| plan.store, "the attempt's answer is lost") {
+            true => Err(outage()),
+            false => Ok(attempts),
+        }
+    }
+
+    async fn lower_attempts(&self, thread: &ThreadId, dedup: &DedupId) -> Result<(), StoreError> {
+        self.read("attempt refused").await?.lower_attempts(thread, dedup).await
     }
 
     async fn put_claim(&self, body: &str) -> Result<String, StoreError> {

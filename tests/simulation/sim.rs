@@ -15,8 +15,8 @@ use crate::queue::{Queue, Window};
 use crate::rng::Rng;
 use crate::sent::{Kind, Sent};
 
-/// Steps that a failing seed shows.
-const TRACE: usize = 40;
+/// Lines of the trace that a failing seed shows.
+pub const TRACE: usize = 40;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
@@ -29,6 +29,7 @@ pub struct Stats {
     pub requests: u64,
     pub dispatches: u64,
     pub duplicates: u64,
+    pub given_up: u64,
 }
 
 impl AddAssign for Stats {
@@ -42,6 +43,7 @@ impl AddAssign for Stats {
         self.requests += other.requests;
         self.dispatches += other.dispatches;
         self.duplicates += other.duplicates;
+        self.given_up += other.given_up;
     }
 }
 
@@ -78,6 +80,7 @@ pub struct Sim {
     pub activity: u64,
     pub violation: Option<String>,
     trace: Option<VecDeque<String>>,
+    traced: usize,
 }
 
 /// A handle on the world; clones share it.
@@ -86,11 +89,11 @@ pub struct World(Arc<Mutex<Sim>>);
 
 impl World {
     pub fn new() -> Self {
-        Self(Arc::new(Mutex::new(Sim::new(0, Plan::free(0), false))))
+        Self(Arc::new(Mutex::new(Sim::new(0, Plan::free(0), 0))))
     }
 
     /// Another world in the same place: what holds the handle needs not be made anew.
-    pub fn reset(&self, seed: u64, plan: Plan, traced: bool) {
+    pub fn reset(&self, seed: u64, plan: Plan, traced: usize) {
         self.with(|sim| *sim = Sim::new(seed, plan, traced));
     }
 
@@ -138,7 +141,7 @@ impl Future for Pause {
 }
 
 impl Sim {
-    fn new(seed: u64, plan: Plan, traced: bool) -> Self {
+    fn new(seed: u64, plan: Plan, traced: usize) -> Self {
         Self {
             seed,
             rng: Rng::new(seed),
@@ -160,7 +163,8 @@ impl Sim {
             step: 0,
             activity: 0,
             violation: None,
-            trace: traced.then(VecDeque::new),
+            trace: (traced > 0).then(VecDeque::new),
+            traced,
         }
     }
 
@@ -173,7 +177,7 @@ impl Sim {
         let step = self.step;
         let Some(trace) = &mut self.trace else { return };
         trace.push_back(format!("{step:>5} {:>5}s {}", self.now_s, line()));
-        if trace.len() > TRACE {
+        if trace.len() > self.traced {
             trace.pop_front();
         }
     }
