@@ -9,6 +9,8 @@
 
 #[path = "support/cloud.rs"]
 mod cloud;
+#[path = "support/gates.rs"]
+mod gates;
 #[path = "support/lambda.rs"]
 mod lambda;
 #[path = "support/world.rs"]
@@ -17,8 +19,9 @@ mod world;
 use std::time::{Duration, Instant};
 
 use aws_sdk_sqs::types::Message;
-use cloud::{Came, Cloud, THREAD, event, failed, receives, until};
+use cloud::{Came, Cloud, THREAD, event, failed, receives};
 use dormouse::message::{InputMessage, ThreadId};
+use gates::until;
 use lambda::{Kind, Worker};
 use serde_json::json;
 
@@ -212,7 +215,7 @@ async fn sigkill_while_the_model_streams_stores_nothing_and_the_model_is_asked_a
         // Should this machine be so slow that the stream ends before the kill, its commit does not get through.
         cloud.dynamodb.hold(|operation, _| commits(operation));
         let messages = cloud.receive().await;
-        worker.begin(&event(&messages));
+        worker.begin(&event(&messages)).await;
         until("it looks for tools", || cloud.tools.looked_at.load(std::sync::atomic::Ordering::Relaxed) > 0)
             .await;
         tokio::time::sleep(INTO_THE_STREAM).await;
@@ -239,7 +242,7 @@ async fn sigkill_between_the_commit_and_the_first_dispatch_resumes_the_outbox() 
             .sqs
             .hold(|operation, body| operation.ends_with(".SendMessage") && body.contains("dormouse-output"));
         let messages = cloud.receive().await;
-        worker.begin(&event(&messages));
+        worker.begin(&event(&messages)).await;
         until("it publishes", || cloud.sqs.held() > 0).await;
         assert_eq!(cloud.story().await.len(), 3, "the step is stored");
         assert_invoked(&cloud, [0, 0]);
@@ -258,7 +261,7 @@ async fn sigkill_between_two_dispatches_sends_both_under_their_ids() {
         let came = calls(&cloud, async |mut worker| {
             *cloud.tools.holds.lock().unwrap() = Some(held);
             let messages = cloud.receive().await;
-            worker.begin(&event(&messages));
+            worker.begin(&event(&messages)).await;
             until("one is out and one is not", || {
                 let held = cloud.tools.held.load(std::sync::atomic::Ordering::Relaxed);
                 held > 0 && !cloud.tools.calls(out).is_empty()
@@ -321,7 +324,7 @@ async fn sigkill_between_the_barrier_and_the_model_finds_the_marker_and_does_not
         let mut barrier = true;
         cloud.dynamodb.hold(move |operation, _| commits(operation) && !std::mem::take(&mut barrier));
         let messages = cloud.receive().await;
-        worker.begin(&event(&messages));
+        worker.begin(&event(&messages)).await;
         // The notice leaves after the barrier, and the model is asked after it.
         until("the tool hears of the interrupt", || !cloud.tools.cancelled.lock().unwrap().is_empty()).await;
         tokio::time::sleep(INTO_THE_STREAM).await;
@@ -331,4 +334,42 @@ async fn sigkill_between_the_barrier_and_the_model_finds_the_marker_and_does_not
     .await;
     assert_eq!(came.story.iter().filter(|line| *line == "interrupt").count(), 1);
     assert_eq!(came, expected);
+}
+
+/// Gets the next message done after three processes were killed over it, each a little later than the one before.
+/// Fewer than the attempts after which a message is given up.
+async fn killed_thrice(cloud: &Cloud, mut worker: Worker, first: Duration) -> Worker {
+    for kill in 0..3 {
+        let messages = cloud.receive().await;
+        worker.begin(&event(&messages)).await;
+        if let Some(answer) = worker.answer_within(first + kill * Duration::from_millis(20)).await {
+            cloud.acknowledge(&messages, &answer).await;
+            return worker;
+        }
+        worker.kill().await;
+        cloud.time_out(&messages).await;
+        worker = cloud.worker().await;
+    }
+    cloud.run(&mut worker).await;
+    worker
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sigkill_at_any_moment_again_and_again_changes_nothing_of_what_comes_out() {
+    let expected = unkilled_calls().await;
+    let cloud = Cloud::start().await;
+    let mut worker = cloud.worker().await;
+    cloud.says("both note_a {} note_b {}").await;
+    worker = killed_thrice(&cloud, worker, Duration::from_millis(60)).await;
+    for (operation, text, first) in [("note_a", "A", 5), ("note_b", "B", 20)] {
+        assert_eq!(cloud.answers(operation, text).await, 200);
+        worker = killed_thrice(&cloud, worker, Duration::from_millis(first)).await;
+    }
+    cloud.says("seen").await;
+    killed_thrice(&cloud, worker, Duration::from_millis(35)).await;
+    assert_eq!(cloud.came().await, expected);
+    for operation in ["note_a", "note_b"] {
+        let calls = cloud.tools.calls(operation);
+        assert!(!calls.is_empty() && calls.iter().all(|call| call["id"] == calls[0]["id"]), "{calls:?}");
+    }
 }
