@@ -15,6 +15,9 @@ pub const DEFAULT_NAME: &str = "default";
 /// Environment variable with inline TOML.
 pub const CONFIG_ENV: &str = "DORMOUSE_CONFIG";
 
+/// The longest time for one request to a tool server: three of them fit into an invocation.
+const MAX_TIMEOUT_MS: u64 = 15_000;
+
 /// Everything that can be configured.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -80,9 +83,9 @@ pub struct ToolServerConfig {
     pub url: String,
     /// The environment variable with a bearer token for this server alone.
     pub bearer_env: Option<String>,
-    /// Its calls of one thread go out one after the other.
+    /// Its calls of one thread go out one after the other. Reserved: refused until it is supported.
     pub serial: bool,
-    /// Milliseconds for one request to it; default 10,000.
+    /// Milliseconds for one request to it, at most 15,000; default 10,000.
     pub timeout_ms: Option<u64>,
     /// The SHA-256 (hex) that its manifest must have; absent: any.
     pub manifest_sha256: Option<String>,
@@ -222,6 +225,14 @@ impl Config {
     /// Checks what types alone cannot say.
     pub fn check(&self) -> Result<(), ConfigError> {
         for (name, server) in &self.tool_servers {
+            if server.serial {
+                let problem = "is not supported by this version: calls of one step go out together";
+                return Err(ConfigError::field(format!("tool_servers.{name}.serial"), problem));
+            }
+            if server.timeout_ms.is_some_and(|ms| !(1..=MAX_TIMEOUT_MS).contains(&ms)) {
+                let problem = format!("must be from 1 to {MAX_TIMEOUT_MS} milliseconds");
+                return Err(ConfigError::field(format!("tool_servers.{name}.timeout_ms"), problem));
+            }
             self.check_url(&format!("tool_servers.{name}.url"), &server.url)?;
         }
         for (name, model) in &self.models {

@@ -19,8 +19,18 @@ pub enum Format {
 }
 
 /// Dependencies that would log content at levels that one turns on to look for something else: genai 0.7.2 logs the
-/// bodies of failing providers. They stay silent whatever the filter says (D35).
-const SILENT: [&str; 1] = ["genai=off"];
+/// bodies of failing providers, the AWS runtime requests and answers. Whatever the filter says, they stay there (D35).
+const SILENT: [&str; 9] = [
+    "genai=off",
+    "aws_config=info",
+    "aws_runtime=info",
+    "aws_smithy_runtime=info",
+    "aws_smithy_runtime_api=info",
+    "h2=info",
+    "hyper=info",
+    "hyper_util=info",
+    "reqwest=info",
+];
 
 /// Installs the subscriber of the process; a second call has no effect. `default` is the filter where
 /// [`LOG_ENV`] is not set.

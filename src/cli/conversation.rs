@@ -98,7 +98,7 @@ pub fn consent_urls(meta: &Meta) -> Vec<String> {
             | Promise::Notice { .. }
             | Promise::Choice { .. }
             | Promise::Release
-            | Promise::Unknown => None,
+            | Promise::Unknown(_) => None,
         })
         .collect()
 }
@@ -181,6 +181,8 @@ impl Notices {
             | DisplayEvent::Discarded { .. }
             | DisplayEvent::Call { .. }
             | DisplayEvent::Result { .. }
+            | DisplayEvent::Consent { .. }
+            | DisplayEvent::Choice { .. }
             | DisplayEvent::Done
             | DisplayEvent::Sleeping { .. }
             | DisplayEvent::Retrying { .. } => {}
@@ -217,12 +219,14 @@ pub fn may_settle(event: &DisplayEvent) -> bool {
         DisplayEvent::Done
         | DisplayEvent::Sleeping { .. }
         | DisplayEvent::Notice(_)
+        | DisplayEvent::Consent { .. }
         | DisplayEvent::Retrying { .. } => true,
         DisplayEvent::Asking { .. }
         | DisplayEvent::Text(_)
         | DisplayEvent::Reasoning(_)
         | DisplayEvent::Discarded { .. }
         | DisplayEvent::Call { .. }
+        | DisplayEvent::Choice { .. }
         | DisplayEvent::Result { .. } => false,
     }
 }

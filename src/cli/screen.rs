@@ -99,7 +99,9 @@ impl Screen {
                 Ok(())
             }
             DisplayEvent::Text(text) => self.text(text),
-            DisplayEvent::Reasoning(_) | DisplayEvent::Notice(_) => Ok(()),
+            // Consent is shown from the store, also to who attaches later.
+            DisplayEvent::Reasoning(_) | DisplayEvent::Notice(_) | DisplayEvent::Consent { .. } => Ok(()),
+            DisplayEvent::Choice { text } => self.warn(text),
             DisplayEvent::Discarded { why } => {
                 self.held.clear();
                 self.line(&format!("✗ that answer broke off and does not count: {why}"), Tone::Warning)

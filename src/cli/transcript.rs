@@ -163,7 +163,7 @@ fn notices(meta: &Meta) -> Vec<&str> {
             | Promise::OAuth { .. }
             | Promise::Choice { .. }
             | Promise::Release
-            | Promise::Unknown => None,
+            | Promise::Unknown(_) => None,
         })
         .collect()
 }

@@ -10,6 +10,9 @@ use crate::store::{DedupLife, ParkedInput, PendingCall, SubscriptionChange};
 /// By convention a failing tool's text begins so; there are no error codes.
 const ERROR_PREFIX: &str = "Error: ";
 
+/// Kind of the dedup id of a result that the runtime sends in place of a tool that could not be reached.
+pub const DISPATCH_FAILED: &str = "dispatch-failed";
+
 /// How an input reached the thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arrival {
@@ -99,10 +102,22 @@ impl History {
         accepted
     }
 
-    /// Takes back a parked row of the store.
-    pub(super) fn readopt(&mut self, parked: ParkedInput) {
-        // A parked row that does not parse was readable when it was parked; it stays where it is.
-        let Ok(message) = InputMessage::parse(parked.body.as_bytes()) else { return };
+    /// Takes a placeholder for an input that is given up on. It interrupts nothing and wakes nobody.
+    pub fn accept_placeholder(&mut self, message: &InputMessage, arrival: &Arrival, opens_turn: bool) {
+        self.handled.insert(arrival.dedup.clone());
+        let body = ItemBody::User(UserItem {
+            parts: vec![ContentPart::text(wording::GIVEN_UP)],
+            synthetic_reason: Some(SyntheticReason::OmissionNote),
+            ..UserItem::default()
+        });
+        let mut draft = arrived(body, message, arrival);
+        draft.opens_turn = opens_turn;
+        self.safe.push(draft);
+    }
+
+    /// Takes back a parked row of the store; hands one back that does not parse any more.
+    pub(super) fn readopt(&mut self, parked: ParkedInput) -> Option<ParkedInput> {
+        let Ok(message) = InputMessage::parse(parked.body.as_bytes()) else { return Some(parked) };
         let waiting = Waiting { parked, message, stored: true };
         if let (InputContent::ToolResult(result), None) =
             (&waiting.message.content, &waiting.message.synthetic)
@@ -113,10 +128,31 @@ impl History {
         } else {
             self.waiting.push(waiting);
         }
+        None
     }
 
     fn open_call(&mut self, call: &CallId) -> Option<&mut OpenCall> {
         self.open.iter_mut().find(|open| &open.pending.call == call)
+    }
+
+    /// Parked rows that do not parse any more must not hold up what waits for them (I7): each stands for the result
+    /// of a call whose result is parked but not in hand, or else is a note.
+    pub(super) fn readopt_unreadable(&mut self, rows: Vec<ParkedInput>) {
+        for parked in rows {
+            let missing = self.open.iter_mut().find(|open| open.pending.parked && open.arrived.is_none());
+            let thread = self.thread.clone();
+            match missing {
+                Some(open) => {
+                    let parts = vec![ContentPart::text(wording::RESULT_GIVEN_UP)];
+                    let message = InputMessage::tool_result(thread, open.pending.call.clone(), parts);
+                    open.arrived = Some(Waiting { parked, message, stored: true });
+                }
+                None => {
+                    let message = InputMessage::user_text(thread, wording::GIVEN_UP);
+                    self.waiting.push(Waiting { parked, message, stored: true });
+                }
+            }
+        }
     }
 
     /// User text first brings in what has arrived for the open step and marks every other call of it as
@@ -280,6 +316,7 @@ impl History {
         let delivery = DedupId::derive("ev", &[self.thread.as_str(), waiting.parked.dedup.as_str()]);
         let parts = match &waiting.message.content {
             InputContent::ToolResult(result) => result.content.clone(),
+            InputContent::Text(text) => vec![ContentPart::text(text)],
             _ => Vec::new(),
         };
         let body = ItemBody::Event(EventItem {
@@ -355,12 +392,15 @@ fn result_draft(open: &OpenCall) -> Option<Draft> {
         InputContent::ToolResult(result) => result.content.clone(),
         _ => Vec::new(),
     };
+    // The tool may have got the call all the same: its own result is then a late one, not a duplicate.
+    let by_runtime = waiting.parked.dedup.is_of_kind(DISPATCH_FAILED);
+    let settled_by = if by_runtime { SettledBy::Runtime } else { SettledBy::Tool };
     let failed = matches!(parts.first(), Some(ContentPart::Text(text)) if text.starts_with(ERROR_PREFIX));
     let body = ItemBody::ToolResult(ToolResultItem {
         call_id: open.pending.call.clone(),
         outcome: if failed { Outcome::Error } else { Outcome::Ok },
         parts,
-        settled_by: SettledBy::Tool,
+        settled_by,
         display_as: waiting.message.display_as.clone(),
     });
     let mut draft = Draft { settles: vec![open.stored_state()], ..released(body, waiting) };

@@ -12,6 +12,7 @@
 //! `plan` says what the next commit writes. Loading and committing are the business of `thread`.
 
 mod input;
+mod leave_out;
 mod plan;
 pub mod render;
 pub mod request;
@@ -22,13 +23,14 @@ pub mod wording;
 use std::collections::BTreeSet;
 
 use crate::message::{
-    CallId, ContentPart, DedupId, Epoch, Item, ItemBody, ItemFacts, ItemId, MessageId, Outcome, Seq,
+    CallId, ContentPart, DedupId, Epoch, Item, ItemBody, ItemFacts, ItemId, LeftOut, MessageId, Outcome, Seq,
     SettledBy, ThreadId, ToolCallItem, ToolResultItem,
 };
 use crate::model::ModelEvent;
 use crate::store::{DedupLife, Loaded, ParkedInput, PendingCall, SubscriptionChange};
 
-pub use input::{Accepted, Arrival};
+pub use input::{Accepted, Arrival, DISPATCH_FAILED};
+pub use leave_out::LeftOutInput;
 pub use plan::SyncPlan;
 pub use turn::{TurnBuffer, TurnPart};
 
@@ -55,6 +57,8 @@ struct Draft {
     /// The calls that it settles: pending in the store until it is committed, so that a crash before that
     /// finds them open and settles them again.
     settles: Vec<PendingCall>,
+    /// Its content stays out of requests.
+    left_out: Option<LeftOut>,
     /// Belongs to the response that begins here or before: never committed apart from it.
     continues_response: bool,
 }
@@ -72,6 +76,7 @@ impl Draft {
             release: None,
             subscription: None,
             settles: Vec::new(),
+            left_out: None,
             continues_response: false,
         }
     }
@@ -166,9 +171,9 @@ impl History {
             interrupted: Vec::new(),
         };
         history.open.sort_by_key(|open| open.pending.seq);
-        for parked in loaded.parked {
-            history.readopt(parked);
-        }
+        let unreadable: Vec<ParkedInput> =
+            loaded.parked.into_iter().filter_map(|parked| history.readopt(parked)).collect();
+        history.readopt_unreadable(unreadable);
         // A slice that died between two commits may have left a step that nothing else will close.
         history.close_answered_step();
         history
@@ -226,11 +231,6 @@ impl History {
         !self.unvalidated.is_empty()
     }
 
-    /// Whether a tool's result or an event is among them.
-    pub fn has_unvalidated_result(&self) -> bool {
-        self.unvalidated.iter().any(|d| matches!(d.body, ItemBody::ToolResult(_) | ItemBody::Event(_)))
-    }
-
     /// The seq of what comes behind everything that is in.
     pub fn next_seq_after_inputs(&self) -> Seq {
         self.head.plus(self.safe.len() + self.unvalidated.len())
@@ -241,6 +241,17 @@ impl History {
         let drafts = self.unvalidated.iter().rev().chain(self.safe.iter().rev()).map(|draft| &draft.user);
         let items = self.committed.iter().rev().map(|item| &item.facts.user);
         drafts.chain(items).find_map(Clone::clone)
+    }
+
+    /// Whether the committed history ends on a result that no response has followed.
+    pub fn awaits_answer(&self) -> bool {
+        let answered = |body: &ItemBody| match body {
+            ItemBody::ToolResult(_) | ItemBody::Interrupt(_) | ItemBody::Event(_) => Some(true),
+            ItemBody::User(user) => user.synthetic_reason.is_none().then_some(true),
+            ItemBody::Assistant(_) | ItemBody::ToolCall(_) | ItemBody::BackendToolCall(_) => Some(false),
+            ItemBody::System(_) | ItemBody::Reasoning(_) | ItemBody::Unknown { .. } => None,
+        };
+        self.open.is_empty() && self.bodies().rev().find_map(answered).unwrap_or(false)
     }
 
     /// Whether a sync would write anything.
@@ -425,34 +436,6 @@ impl History {
         std::mem::take(&mut self.interrupted)
     }
 
-    /// Replaces the largest unvalidated content by a placeholder after the provider refused the request, and
-    /// says whether there was one. Interrupt markers are never dropped.
-    pub fn leave_out_largest_input(&mut self, user_placeholder: &str) -> bool {
-        let largest = self
-            .unvalidated
-            .iter_mut()
-            .map(|draft| (content_bytes(&draft.body, user_placeholder), draft))
-            .filter(|(bytes, _)| *bytes > 0)
-            .max_by_key(|(bytes, _)| *bytes);
-        let Some((_, draft)) = largest else { return false };
-        match &mut draft.body {
-            ItemBody::User(user) => user.parts = vec![ContentPart::text(user_placeholder)],
-            ItemBody::ToolResult(result) => {
-                result.parts = vec![ContentPart::text(wording::RESULT_LEFT_OUT)];
-                result.outcome = Outcome::Error;
-            }
-            ItemBody::Event(event) => event.parts = vec![ContentPart::text(wording::RESULT_LEFT_OUT)],
-            ItemBody::System(_)
-            | ItemBody::Assistant(_)
-            | ItemBody::ToolCall(_)
-            | ItemBody::BackendToolCall(_)
-            | ItemBody::Reasoning(_)
-            | ItemBody::Interrupt(_)
-            | ItemBody::Unknown { .. } => return false,
-        }
-        true
-    }
-
     fn standing(&self, call: &CallId) -> Standing {
         if self.open.iter().any(|open| &open.pending.call == call) {
             return Standing::Open;
@@ -486,27 +469,6 @@ pub enum Layer {
     Unvalidated,
 }
 
-/// Bytes that leaving out this content would save; 0 where there is nothing to leave out (any more).
-fn content_bytes(body: &ItemBody, user_placeholder: &str) -> usize {
-    let parts = match body {
-        ItemBody::User(user) => &user.parts,
-        ItemBody::ToolResult(result) => &result.parts,
-        ItemBody::Event(event) => &event.parts,
-        ItemBody::System(_)
-        | ItemBody::Assistant(_)
-        | ItemBody::ToolCall(_)
-        | ItemBody::BackendToolCall(_)
-        | ItemBody::Reasoning(_)
-        | ItemBody::Interrupt(_)
-        | ItemBody::Unknown { .. } => return 0,
-    };
-    let left_out = |part: &ContentPart| match part {
-        ContentPart::Text(text) => text == user_placeholder || text == wording::RESULT_LEFT_OUT,
-        ContentPart::Image { .. } | ContentPart::Unknown(_) => false,
-    };
-    if parts.iter().all(left_out) { 0 } else { body.to_raw().len() }
-}
-
 /// Facts of a draft at its final place.
 fn facts(draft: &Draft, turn: u32, turn_id: Option<ItemId>) -> ItemFacts {
     ItemFacts {
@@ -518,5 +480,6 @@ fn facts(draft: &Draft, turn: u32, turn_id: Option<ItemId>) -> ItemFacts {
         user: draft.user.clone(),
         created_at_ms: draft.created_at_ms,
         est_tokens: 0,
+        left_out: draft.left_out,
     }
 }

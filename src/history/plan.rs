@@ -10,7 +10,7 @@ use crate::store::{
 };
 
 /// Actions that a plan leaves free for what the slice adds: META, choices, dedup rows of inputs without items.
-const RESERVED_ACTIONS: usize = 12;
+const RESERVED_ACTIONS: usize = 22;
 
 // A response is committed whole, also if every call of it is refused and answered at once.
 const _: () = assert!(RESERVED_ACTIONS + turn::MAX_PARTS + 2 * turn::MAX_BUFFERED_CALLS <= MAX_ACTIONS);

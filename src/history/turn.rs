@@ -7,12 +7,12 @@ use crate::message::{AssistantItem, ItemBody, RawJson, ReasoningItem};
 use crate::model::ModelEvent;
 
 /// Parts of one response beside its calls; more merge into the last one. Keeps a step within one commit.
-pub const MAX_PARTS: usize = 16;
+pub const MAX_PARTS: usize = 10;
 
 /// Calls that are taken of one response: those that a step may hold and a few that are answered with an
 /// error, so that the model learns the bound. What a model calls beyond them is dropped: a response without
 /// end would not fit one commit, and its thread would never come to rest.
-pub const MAX_BUFFERED_CALLS: usize = super::MAX_CALLS + 4;
+pub const MAX_BUFFERED_CALLS: usize = super::MAX_CALLS + 2;
 
 /// A part of the response so far.
 #[derive(Clone, Debug, PartialEq)]

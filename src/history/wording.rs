@@ -15,6 +15,11 @@ pub const START: &str = "(the conversation goes on from here)";
 pub const CONTINUE: &str = "(please continue)";
 /// What stands for a user's message that the window does not hold.
 pub const TOO_LARGE: &str = "[a message was left out: it is too large for the model's context window]";
+/// What stands for a message that could not be processed.
+pub const GIVEN_UP: &str = "[a message was left out: it could not be processed]";
+/// What settles a call whose result could not be processed.
+pub const RESULT_GIVEN_UP: &str =
+    "Error: the tool's result arrived but could not be processed. It has taken effect.";
 /// What stands for a message that the provider refuses.
 pub const REFUSED: &str = "[a message was left out: the model's provider refused it]";
 /// What stands for a tool result that cannot be sent.

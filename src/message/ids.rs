@@ -136,6 +136,13 @@ impl DedupId {
     }
 }
 
+impl DedupId {
+    /// Whether it was derived for `kind`.
+    pub fn is_of_kind(&self, kind: &str) -> bool {
+        self.0.strip_prefix(kind).is_some_and(|rest| rest.starts_with('-'))
+    }
+}
+
 impl ItemId {
     /// The client-facing id of the item at `(epoch, seq)`.
     pub fn at(epoch: Epoch, seq: Seq) -> Self {

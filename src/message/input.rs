@@ -11,6 +11,10 @@ use super::json::{self, RawJson};
 
 /// The newest queue schema this version reads. A message of a newer one is handed back untouched.
 const SCHEMA: u32 = 1;
+/// Bytes of a thread's metadata, which is an attribute of META.
+pub const MAX_METADATA_BYTES: usize = 16 * 1024;
+/// Bytes of a principal, which is copied to each item.
+const MAX_USER_ID_BYTES: usize = 256;
 
 /// One message of the input queue.
 #[derive(Clone, Debug, PartialEq)]
@@ -167,8 +171,6 @@ pub enum InputError {
 
 #[derive(Deserialize)]
 struct Wire {
-    #[serde(default)]
-    schema: Option<u32>,
     content: RawJson,
     group_id: ThreadId,
     #[serde(default)]
@@ -249,18 +251,29 @@ impl InputMessage {
             return Err(InputError::NewerSchema { found });
         }
         let wire: Wire = serde_json::from_str(&text).map_err(malformed)?;
-        let _ = wire.schema;
         if wire.group_id.as_str().is_empty() {
             return Err(InputError::Malformed("group_id is empty".to_owned()));
         }
-        Ok(Self {
+        let metadata_bytes = wire.metadata.as_ref().map_or(0, |metadata| metadata.get().len());
+        if metadata_bytes > MAX_METADATA_BYTES {
+            return Err(InputError::Malformed(format!(
+                "metadata has {metadata_bytes} bytes, at most {MAX_METADATA_BYTES} are kept with a thread"
+            )));
+        }
+        let message = Self {
             content: parse_content(&wire.content)?,
             group_id: wire.group_id,
             metadata: wire.metadata,
             synthetic: wire.synthetic.as_ref().map(parse_synthetic).transpose()?,
             display_as: wire.display_as,
             subscription: wire.subscription.unwrap_or(false),
-        })
+        };
+        match message.user_id() {
+            Some(user) if user.len() > MAX_USER_ID_BYTES => Err(InputError::Malformed(format!(
+                "metadata.user_id has more than {MAX_USER_ID_BYTES} bytes"
+            ))),
+            Some(_) | None => Ok(message),
+        }
     }
 
     /// The queue body, within SQS's character set.

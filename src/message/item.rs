@@ -44,6 +44,35 @@ pub struct ItemFacts {
     pub created_at_ms: i64,
     /// Estimated tokens: bytes / 4, rounded up.
     pub est_tokens: u32,
+    /// Its content is stored but never shown to a model: requests hold a placeholder.
+    pub left_out: Option<LeftOut>,
+}
+
+/// Why an item's content is left out of every request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeftOut {
+    /// It does not fit the model's window.
+    TooLarge,
+    /// The model's provider refuses it.
+    Refused,
+}
+
+impl LeftOut {
+    /// The stored tag.
+    pub fn tag(self) -> &'static str {
+        match self {
+            Self::TooLarge => "too_large",
+            Self::Refused => "refused",
+        }
+    }
+
+    /// Reads a stored tag; one of a newer version hides the content as well.
+    pub fn from_tag(tag: &str) -> Self {
+        match tag {
+            "too_large" => Self::TooLarge,
+            _ => Self::Refused,
+        }
+    }
 }
 
 /// What an item is.

@@ -17,8 +17,8 @@ pub use input::{
     UserChoiceAnswer, UserChoiceRequired,
 };
 pub use item::{
-    AssistantItem, BackendToolCallItem, EventItem, InterruptItem, Item, ItemBody, ItemFacts, Outcome,
-    ReasoningItem, SettledBy, SyntheticReason, SystemItem, ToolCallItem, ToolResultItem, UserItem,
+    AssistantItem, BackendToolCallItem, EventItem, InterruptItem, Item, ItemBody, ItemFacts, LeftOut,
+    Outcome, ReasoningItem, SettledBy, SyntheticReason, SystemItem, ToolCallItem, ToolResultItem, UserItem,
 };
 pub use json::RawJson;
 pub use output::{OutputKind, OutputMessage, TypedOutput};

@@ -1,7 +1,5 @@
 //! The composed slice for the messages of one thread.
 
-use std::collections::BTreeSet;
-
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tracing::Instrument;
@@ -13,7 +11,7 @@ use super::{
 };
 use crate::history::Arrival;
 use crate::message::{
-    DedupId, InputContent, InputMessage, MessageId, OutputKind, OutputMessage, RawJson, Synthetic, ThreadId,
+    DedupId, InputContent, InputMessage, OutputKind, OutputMessage, RawJson, Synthetic, ThreadId,
 };
 use crate::store::Promise;
 use crate::thread::{HistoryManager, Progress};
@@ -100,9 +98,8 @@ async fn slice(
     let mut manager = load.instrument(tracing::info_span!("load")).await?;
 
     // What an earlier delivery has committed goes out before anything else is looked at (I4).
-    let batch: BTreeSet<MessageId> = inputs.iter().map(|input| input.arrival.cause.clone()).collect();
-    manager.resume_outbox(&batch);
-    send_outbox(runtime, &mut manager).await?;
+    manager.resume_outbox(inputs.iter().map(|input| &input.arrival));
+    send_outbox(runtime, &mut manager, deadline).await?;
 
     let mut ready = false;
     let mut outside = false;
@@ -173,11 +170,9 @@ async fn finish(
     let runs = ready
         && (manager.history().is_settled() || manager.history().open_calls().any(|call| call.synchronous));
     if !runs {
-        if manager.history().has_leftover_waiting() {
-            manager.promise(Promise::Release);
-        }
+        promise_release(manager);
         manager.sync(Progress::Last, runtime.clock.now_ms()).await?;
-        return send_outbox(runtime, manager).await;
+        return send_outbox(runtime, manager, deadline).await;
     }
     let self_caused = manager.count_slice(outside);
     // The barrier: markers, released results and parked inputs are durable before anything is cancelled or the
@@ -188,7 +183,7 @@ async fn finish(
         let text = "The agent has worked for a long time without you and stops here. Write again to go on.";
         manager.promise(Promise::Notice { text: text.to_owned() });
         manager.sync(Progress::Last, runtime.clock.now_ms()).await?;
-        return send_outbox(runtime, manager).await;
+        return send_outbox(runtime, manager, deadline).await;
     }
     let profile = match runtime.agents.profile(&manager.meta().agent) {
         Ok(profile) => profile,
@@ -196,26 +191,34 @@ async fn finish(
             manager.history_mut().mark_inputs_model_validated();
             manager.promise(Promise::Notice { text: format!("The agent cannot run: {e}") });
             manager.sync(Progress::Last, runtime.clock.now_ms()).await?;
-            return send_outbox(runtime, manager).await;
+            return send_outbox(runtime, manager, deadline).await;
         }
     };
     let tools = runtime.tools_of(&manager.meta().agent, &manager.meta().root).await;
     report_problems(runtime, manager, &tools);
     let session = Session { profile, tools };
     // Notices about interrupted calls go out now: what they cancel is settled and durable.
-    execute_action(runtime, &session.tools.registry, manager).await?;
+    execute_action(runtime, &session.tools.registry, manager, deadline).await?;
     let thread = manager.history().thread().clone();
     let stream = run_completion(runtime, &session, manager, deadline, cancel);
     let completion = drive(stream, |event| runtime.observer.on_event(&thread, event));
     let action = completion.instrument(tracing::info_span!("complete")).await?;
+    promise_release(manager);
     manager.sync(Progress::Last, runtime.clock.now_ms()).await?;
-    execute_action(runtime, &session.tools.registry, manager).await?;
+    execute_action(runtime, &session.tools.registry, manager, deadline).await?;
     let show = match action {
         CompletionAction::Done => DisplayEvent::Done,
         CompletionAction::ExecuteToolCalls(calls) => DisplayEvent::Sleeping { calls: calls.len() },
     };
     runtime.observer.on_event(&thread, &show);
     Ok(())
+}
+
+/// What is left parked although nothing is open any more wakes the thread by a message of its own.
+fn promise_release(manager: &mut HistoryManager) {
+    if manager.history().has_leftover_waiting() {
+        manager.promise(Promise::Release);
+    }
 }
 
 /// A tool set that is missing costs its tools, not the thread; the user is told on the first turn, when it is
@@ -234,7 +237,11 @@ fn report_problems(runtime: &Runtime, manager: &mut HistoryManager, tools: &Tool
 }
 
 /// Sends what is owed where no session is at hand. Tools are looked up only if a call or a notice is owed.
-async fn send_outbox(runtime: &Runtime, manager: &mut HistoryManager) -> Result<(), SliceError> {
+async fn send_outbox(
+    runtime: &Runtime,
+    manager: &mut HistoryManager,
+    deadline: Instant,
+) -> Result<(), SliceError> {
     let needs_tools = manager
         .owed()
         .iter()
@@ -243,7 +250,7 @@ async fn send_outbox(runtime: &Runtime, manager: &mut HistoryManager) -> Result<
         true => runtime.tools_of(&manager.meta().agent, &manager.meta().root).await.registry,
         false => Registry::default(),
     };
-    execute_action(runtime, &registry, manager).await
+    execute_action(runtime, &registry, manager, deadline).await
 }
 
 /// A refusal is published at once: there is nothing to commit, and a repeat has the same message id.

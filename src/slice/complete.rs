@@ -11,8 +11,8 @@ use tokio::time::{Instant, sleep};
 
 use super::{DisplayEvent, Runtime, Session, SliceError};
 use crate::history::render::{RenderError, RenderOptions};
-use crate::history::{Layer, MAX_CALLS, wording};
-use crate::message::{CallId, ContentPart, Outcome, SettledBy, ToolCallItem};
+use crate::history::{Layer, LeftOutInput, MAX_CALLS, wording};
+use crate::message::{CallId, ContentPart, LeftOut, Outcome, SettledBy, ToolCallItem};
 use crate::model::{ErrorClass, ModelError, ModelEvent, StopReason, Usage};
 use crate::store::{PendingCall, Promise};
 use crate::thread::{HistoryManager, Progress};
@@ -268,12 +268,14 @@ fn failed(
             }
             Ok(AfterFailure::Wait(backoff(spent.retries, runtime)))
         }
-        ErrorClass::Overflow => leave_out(manager, wording::TOO_LARGE, || {
-            format!("The conversation does not fit the model's context window ({}).", e.message)
-        }),
-        ErrorClass::Refused => leave_out(manager, wording::REFUSED, || {
-            format!("The model's provider refused the request: {}", e.message)
-        }),
+        ErrorClass::Overflow => {
+            let text = format!("The conversation does not fit the model's context window ({}).", e.message);
+            Ok(leave_out(manager, LeftOut::TooLarge, text, out_of_retries))
+        }
+        ErrorClass::Refused => {
+            let text = format!("The model's provider refused the request: {}", e.message);
+            Ok(leave_out(manager, LeftOut::Refused, text, out_of_retries))
+        }
         ErrorClass::Fatal => {
             // Somebody has to act; the message is kept, so that the next one finds it in the history.
             manager.history_mut().mark_inputs_model_validated();
@@ -283,21 +285,17 @@ fn failed(
     }
 }
 
-/// A request that the provider will never take: what is new in it is replaced by a placeholder, the largest
-/// first. A tool result's placeholder is worth another request; without a user's message the user is told.
-fn leave_out(
-    manager: &mut HistoryManager,
-    placeholder: &str,
-    text: impl Fn() -> String,
-) -> Result<AfterFailure, SliceError> {
-    let had_result = manager.history().has_unvalidated_result();
-    let replaced = manager.history_mut().leave_out_largest_input(placeholder);
-    if replaced && had_result {
-        return Ok(AfterFailure::Again);
+/// A request that the provider will never take as it is: of what is new in it the largest stays out, in this and
+/// in every later request, and in the history. A tool's result stands for itself as a placeholder, which is worth
+/// another request; about anything else the user is told.
+fn leave_out(manager: &mut HistoryManager, why: LeftOut, text: String, out_of_retries: bool) -> AfterFailure {
+    let left_out = manager.history_mut().leave_out_largest_input(why);
+    if left_out == Some(LeftOutInput::Result) && !out_of_retries {
+        return AfterFailure::Again;
     }
     manager.history_mut().mark_inputs_model_validated();
-    give_up(manager, &text());
-    Ok(AfterFailure::GaveUp)
+    give_up(manager, &text);
+    AfterFailure::GaveUp
 }
 
 fn backoff(attempt: u32, runtime: &Runtime) -> Duration {
@@ -433,7 +431,10 @@ async fn run_open_synchronous_calls(
     for pending in &open {
         check_time(runtime, deadline)?;
         let resumed = !manager.started_in_this_slice(&pending.call);
-        let (outcome, parts) = run_synchronously(session, manager, pending, resumed).await;
+        let stop_at = deadline.checked_sub(runtime.limits.deadline_margin).unwrap_or(deadline);
+        let run = run_synchronously(session, manager, pending, resumed);
+        let (outcome, parts) =
+            tokio::time::timeout_at(stop_at, run).await.map_err(|_| SliceError::Deadline)?;
         let now_ms = runtime.clock.now_ms();
         let by = if outcome == Outcome::Lost { SettledBy::Runtime } else { SettledBy::Tool };
         manager.history_mut().settle(&pending.call, outcome, parts, by, layer, now_ms);

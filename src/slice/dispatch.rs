@@ -2,6 +2,7 @@
 //! ids; it happens only for what is durable (I3, I4).
 
 use futures::future::join_all;
+use tokio::time::{Instant, timeout_at};
 use tracing::Instrument;
 
 use super::complete::invocation;
@@ -20,18 +21,24 @@ const SHOWN_ARGUMENTS: usize = 200;
 /// Sends the outbox: output in order, then calls and notices, all at once. What was sent is struck.
 ///
 /// # Errors
-/// A queue that takes nothing: the record is handed back, and its redelivery resumes here.
+/// A queue that takes nothing, a tool that does not acknowledge before `deadline`, or a promise of a newer version:
+/// the record is handed back, and its redelivery resumes here.
 pub async fn execute_action(
     runtime: &Runtime,
     registry: &Registry,
     manager: &mut HistoryManager,
+    deadline: Instant,
 ) -> Result<(), SliceError> {
     let owed = manager.owed().to_vec();
     if owed.is_empty() {
         return Ok(());
     }
+    if owed.iter().any(|entry| matches!(entry.promise, Promise::Unknown(_))) {
+        return Err(SliceError::NewerVersion);
+    }
     let span = tracing::info_span!("dispatch", entries = owed.len());
-    send(runtime, registry, manager, owed).instrument(span).await
+    let sending = send(runtime, registry, manager, owed).instrument(span);
+    timeout_at(deadline, sending).await.map_err(|_| SliceError::Deadline)?
 }
 
 async fn send(
@@ -130,6 +137,8 @@ async fn output(
             (OutputKind::ERROR, text.clone())
         }
         Promise::OAuth { auth_url, .. } => {
+            let show = DisplayEvent::Consent { auth_url: auth_url.clone() };
+            runtime.observer.on_event(manager.history().thread(), &show);
             let text = format!("Please consent here, then the tool goes on by itself: {auth_url}");
             (OutputKind::Typed(TypedOutput::OauthRequired { auth_url: auth_url.clone() }), text)
         }
@@ -137,7 +146,7 @@ async fn output(
             Some(choice) => choice,
             None => return Ok(None),
         },
-        Promise::Call { .. } | Promise::Cancel { .. } | Promise::Release | Promise::Unknown => {
+        Promise::Call { .. } | Promise::Cancel { .. } | Promise::Release | Promise::Unknown(_) => {
             return Ok(None);
         }
     };
@@ -203,6 +212,7 @@ async fn choice_output(
     let options: Vec<String> =
         choice.choices.iter().enumerate().map(|(at, choice)| format!("{}. {choice}", at + 1)).collect();
     let text = format!("{}\n{}", choice.prompt, options.join("\n"));
+    runtime.observer.on_event(manager.history().thread(), &DisplayEvent::Choice { text: text.clone() });
     let kind = TypedOutput::UserChoiceRequired {
         id: choice.id,
         prompt: choice.prompt,

@@ -34,6 +34,16 @@ pub enum DisplayEvent {
         /// Its text.
         text: String,
     },
+    /// The user is to consent somewhere; the tool then goes on by itself.
+    Consent {
+        /// Where.
+        auth_url: String,
+    },
+    /// The user is asked to choose.
+    Choice {
+        /// The question and its answers.
+        text: String,
+    },
     /// Something the user should know.
     Notice(String),
     /// The response is committed and nothing is out: the thread sleeps until the next input.

@@ -8,6 +8,7 @@ mod batch;
 mod complete;
 mod dispatch;
 mod events;
+mod poison;
 mod prepare;
 pub mod records;
 
@@ -78,6 +79,8 @@ pub struct Limits {
     pub refused_rounds: u32,
     /// Rounds of synchronous tools.
     pub synchronous_rounds: u32,
+    /// Failed attempts of one input after which the slice gives up on it.
+    pub attempts: u32,
     /// Slices that a thread may cause itself per outside input.
     pub self_caused_slices: u32,
     /// The longest wait inside a slice; a longer one goes back to the queue.
@@ -92,6 +95,7 @@ impl Default for Limits {
             retries: 10,
             refused_rounds: 3,
             synchronous_rounds: 25,
+            attempts: 5,
             self_caused_slices: 200,
             inline_wait: Duration::from_secs(5),
             deadline_margin: Duration::from_secs(10),
@@ -205,6 +209,9 @@ pub enum SliceError {
     /// The invocation is nearly over.
     #[error("the invocation's time is up; the message will be delivered again")]
     Deadline,
+    /// A newer version has promised something that this one does not know.
+    #[error("the thread was left by a newer version of dormouse; the message waits for it")]
+    NewerVersion,
     /// The completion was cancelled from outside.
     #[error("the completion was cancelled")]
     Cancelled,
@@ -224,7 +231,21 @@ impl SliceError {
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Model { after, .. } => *after,
-            Self::Thread(_) | Self::Queue(_) | Self::Deadline | Self::Cancelled | Self::Bug(_) => None,
+            Self::Thread(_)
+            | Self::Queue(_)
+            | Self::Deadline
+            | Self::NewerVersion
+            | Self::Cancelled
+            | Self::Bug(_) => None,
+        }
+    }
+
+    /// Whether the attempt failed by no fault of its input, so that it does not count against it.
+    pub fn is_blameless(&self) -> bool {
+        match self {
+            Self::Model { after, .. } => after.is_some(),
+            Self::Cancelled | Self::NewerVersion => true,
+            Self::Thread(_) | Self::Queue(_) | Self::Deadline | Self::Bug(_) => self.is_lost_race(),
         }
     }
 
@@ -236,5 +257,5 @@ impl SliceError {
 
 /// The dedup id of the error result that stands for a dispatch that finally failed.
 fn dispatch_failed_id(thread: &ThreadId, call: &crate::message::CallId) -> DedupId {
-    DedupId::derive("dispatch-failed", &[thread.as_str(), call.as_str()])
+    DedupId::derive(crate::history::DISPATCH_FAILED, &[thread.as_str(), call.as_str()])
 }

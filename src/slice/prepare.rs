@@ -7,7 +7,7 @@ use crate::message::{
     CallId, ContentPart, InputContent, InputMessage, Synthetic, ThreadId, UserChoiceRequired,
 };
 use crate::slice::DisplayEvent;
-use crate::store::{ChoiceRow, Promise};
+use crate::store::{ChoiceRow, DedupLife, Promise};
 use crate::thread::{Handled, HistoryManager};
 
 /// What to do after an input was prepared.
@@ -61,9 +61,23 @@ pub async fn prepare_input(
     {
         return Ok(result);
     }
-    if let Some(metadata) = &message.metadata {
+    let prepared = take(runtime, message, arrival, manager).await?;
+    // What is dropped or refused must not redirect later replies.
+    if let Some(metadata) = &message.metadata
+        && manager.causes().contains(&arrival.cause)
+    {
         manager.set_metadata(metadata.clone());
     }
+    Ok(prepared)
+}
+
+async fn take(
+    runtime: &Runtime,
+    message: &InputMessage,
+    arrival: &Arrival,
+    manager: &mut HistoryManager,
+) -> Result<PrepareResult, SliceError> {
+    let thread = manager.history().thread().clone();
     match &message.content {
         InputContent::OAuthRequired(oauth) => {
             if !is_pending(manager, &oauth.id) {
@@ -89,9 +103,13 @@ pub async fn prepare_input(
         InputContent::Release => {
             if manager.history().has_leftover_waiting() {
                 manager.history_mut().release_waiting();
-                return Ok(PrepareResult::Ready);
             }
-            Ok(PrepareResult::Handled)
+            let wakes = manager.history().has_unvalidated() || manager.history().awaits_answer();
+            if !wakes {
+                return Ok(PrepareResult::Handled);
+            }
+            manager.record_processed(arrival, DedupLife::Days);
+            Ok(PrepareResult::Ready)
         }
         InputContent::Text(_) | InputContent::Image { .. } | InputContent::ToolResult(_) => {
             conversational(runtime, message, arrival, manager).await
@@ -129,7 +147,9 @@ async fn conversational(
     let thread = manager.history().thread().clone();
     match &message.synthetic {
         Some(Synthetic::SubscriptionEvent { tool_call_id, .. }) => {
+            // Of a call that is still pending, the result that subscribes may only be behind its first event.
             let subscribed = manager.history().opens_subscription(tool_call_id)
+                || is_pending(manager, tool_call_id)
                 || manager.is_subscribed(tool_call_id).await?;
             if !subscribed {
                 return Ok(dropped(&thread, arrival, "event without an active subscription"));

@@ -9,6 +9,7 @@ use sha2::{Digest, Sha256};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
+use super::poison::{GaveUp, give_up};
 use super::{DisplayEvent, Input, Runtime, SliceError, process_batch};
 use crate::history::Arrival;
 use crate::message::{
@@ -71,16 +72,93 @@ pub async fn process_records(runtime: &Runtime, event: SqsEvent, deadline: Insta
     response
 }
 
-/// Processes the records of one thread and returns the ids of those to be delivered again.
+/// Processes the records of one thread, in order, and returns the ids of those to be delivered again: from the
+/// first that failed on, so that their order holds. A record that is received again is a slice of its own: what
+/// stood in a batch behind a failing one is not judged by it.
 async fn process_thread(
     runtime: &Runtime,
     thread: &ThreadId,
     records: &[Record],
     deadline: Instant,
 ) -> Vec<String> {
+    let mut at = 0;
+    let mut after = None;
+    while at < records.len() {
+        let rest = &records[at..];
+        let again = rest[0].receive_count > 1;
+        let fresh = rest.iter().take_while(|record| record.receive_count <= 1).count();
+        let (done, failure) = match again {
+            true => process_again(runtime, thread, &rest[0], deadline).await,
+            false => process_together(runtime, thread, &rest[..fresh], deadline).await,
+        };
+        at += done;
+        if let Some(failure) = failure {
+            tracing::warn!(%thread, reason = failure.reason, "records are handed back");
+            after = failure.after;
+            break;
+        }
+    }
+    let failed = &records[at..];
+    let delay = delay(failed, after);
+    join_all(failed.iter().map(|record| runtime.redelivery.come_back(&record.receipt_handle, delay))).await;
+    failed.iter().map(|record| record.message_id.clone()).collect()
+}
+
+/// Why records are handed back.
+struct Failure {
+    reason: String,
+    after: Option<Duration>,
+}
+
+impl Failure {
+    fn new(reason: impl ToString) -> Self {
+        Self { reason: reason.to_string(), after: None }
+    }
+}
+
+/// A record that was received before: its attempt is counted before anything is loaded or sent, and after too
+/// many the slice gives up on it.
+async fn process_again(
+    runtime: &Runtime,
+    thread: &ThreadId,
+    record: &Record,
+    deadline: Instant,
+) -> (usize, Option<Failure>) {
+    let cause = MessageId::new(&record.message_id);
+    let attempts = match runtime.store.raise_attempts(thread, &record.dedup, &cause).await {
+        Ok(attempts) => attempts,
+        Err(e) => return (0, Some(Failure::new(e))),
+    };
+    if attempts >= runtime.limits.attempts
+        && let Ok(message) = read(runtime, record).await
+    {
+        let arrival = record.arrival(runtime.clock.now_ms());
+        let input = Input { message, arrival, bytes: record.body.len() };
+        match give_up(runtime, thread, &input, deadline).await {
+            Ok(GaveUp::Done) => return (1, None),
+            Ok(GaveUp::NotOurs) => {}
+            Err(e) => return (0, Some(Failure::new(e))),
+        }
+    }
+    let (done, failure) = process_together(runtime, thread, std::slice::from_ref(record), deadline).await;
+    if failure.as_ref().is_some_and(|failure| failure.after.is_some())
+        && let Err(e) = runtime.store.lower_attempts(thread, &record.dedup).await
+    {
+        tracing::warn!(%thread, error = %e, "an attempt could not be taken back");
+    }
+    (done, failure)
+}
+
+/// One slice for `records`. Returns how many are done, from the first on, and why the rest is handed back.
+async fn process_together(
+    runtime: &Runtime,
+    thread: &ThreadId,
+    records: &[Record],
+    deadline: Instant,
+) -> (usize, Option<Failure>) {
     let mut inputs = Vec::new();
     let mut taken = Vec::new();
-    let mut handed_back = None;
+    let mut stopped = None;
     for (at, record) in records.iter().enumerate() {
         match read(runtime, record).await {
             Ok(message) => {
@@ -90,41 +168,36 @@ async fn process_thread(
             }
             Err(Unusable::Never(refusal)) => {
                 if let Err(e) = keep(runtime, record, &refusal).await {
-                    handed_back = Some((at, e.to_string()));
+                    stopped = Some((at, Failure::new(e)));
                     break;
                 }
             }
             Err(Unusable::NotNow(reason)) => {
-                handed_back = Some((at, reason));
+                stopped = Some((at, Failure::new(reason)));
                 break;
             }
         }
     }
-    let mut first_failed = handed_back.as_ref().map(|(at, _)| *at);
-    let mut after = None;
-    if let Some((_, reason)) = &handed_back {
-        tracing::warn!(%thread, reason, "a record is handed back");
-    }
+    let readable = stopped.as_ref().map_or(records.len(), |(at, _)| *at);
+    let mut done = readable;
+    let mut failure = stopped.map(|(_, failure)| failure);
     if !inputs.is_empty() {
         let (_keep, cancel) = oneshot::channel();
         let processed = process_batch(runtime, thread, &inputs, deadline, cancel).await;
-        let mut failed_input = processed.error.is_some().then_some(processed.done);
+        if let Some(e) = &processed.error {
+            done = taken.get(processed.done).copied().unwrap_or(readable);
+            let after = e.is_blameless().then(|| e.retry_after().unwrap_or_default());
+            failure = Some(Failure { reason: e.to_string(), after });
+        }
         for (input, reason) in processed.refused.iter().filter(|(at, _)| *at < processed.done) {
             let refusal = Refusal { class: "refused by the slice", reason: reason.clone() };
             if let Err(e) = keep(runtime, &records[taken[*input]], &refusal).await {
-                tracing::warn!(%thread, error = %e, "a refused record could not be kept");
-                failed_input = Some(failed_input.map_or(*input, |at| at.min(*input)));
+                done = done.min(taken[*input]);
+                failure = Some(Failure::new(e));
             }
         }
-        if let Some(at) = failed_input.and_then(|at| taken.get(at)) {
-            first_failed = Some(first_failed.map_or(*at, |first| first.min(*at)));
-        }
-        after = processed.error.as_ref().and_then(SliceError::retry_after);
     }
-    let failed = first_failed.map_or(&[][..], |at| &records[at..]);
-    let delay = delay(failed, after);
-    join_all(failed.iter().map(|record| runtime.redelivery.come_back(&record.receipt_handle, delay))).await;
-    failed.iter().map(|record| record.message_id.clone()).collect()
+    (done, failure)
 }
 
 /// When the failed records come back: all at the same time, so that their order holds.
@@ -170,6 +243,7 @@ fn parse(record: &Record, body: &str) -> Result<InputMessage, Unusable> {
 async fn keep(runtime: &Runtime, record: &Record, refusal: &Refusal) -> Result<(), SliceError> {
     let Refusal { class, reason } = refusal;
     runtime.dead_letters.keep(&record.thread, &record.message_id, &record.body, reason).await?;
+    // The reason may quote the body: it stands in the dead letter alone.
     tracing::error!(
         thread = %record.thread,
         message_id = record.message_id,
@@ -177,6 +251,14 @@ async fn keep(runtime: &Runtime, record: &Record, refusal: &Refusal) -> Result<(
         class,
         "a message can never be processed and was put on the dead-letter queue, with its reason"
     );
+    // It is kept: telling the user is worth a try, not another delivery.
+    if let Err(e) = tell_unreadable(runtime, record).await {
+        tracing::warn!(thread = %record.thread, error = %e, "the user could not be told of it");
+    }
+    Ok(())
+}
+
+async fn tell_unreadable(runtime: &Runtime, record: &Record) -> Result<(), SliceError> {
     if let Some(meta) = runtime.store.meta(&record.thread).await? {
         let text = "A message to this thread could not be read. It was put aside for an operator.".to_owned();
         runtime.observer.on_event(&record.thread, &DisplayEvent::Notice(text.clone()));

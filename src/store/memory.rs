@@ -13,7 +13,7 @@ use super::{
     ChoiceRow, Commit, Committed, ConversationStore, Expect, Loaded, Meta, ParkedInput, StateStore,
     StoreError, Subscription, SubscriptionChange, ThreadSummary, body_digest, claim_expiry_ms,
 };
-use crate::message::{CallId, DedupId, Epoch, Item, RawJson, Seq, ThreadId};
+use crate::message::{CallId, DedupId, Epoch, Item, MessageId, RawJson, Seq, ThreadId};
 
 /// What goes wrong with the next commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +51,7 @@ struct Thread {
     /// Until when each counts, milliseconds; none: for ever.
     dedup: BTreeMap<DedupId, Option<i64>>,
     parked: BTreeMap<String, ParkedInput>,
+    attempts: BTreeMap<DedupId, u32>,
     subscriptions: BTreeMap<CallId, bool>,
     choices: BTreeMap<CallId, ChoiceRow>,
     views: BTreeMap<String, RawJson>,
@@ -235,6 +236,30 @@ impl ConversationStore for MemoryStore {
         threads.sort_by(ThreadSummary::newest_first);
         threads.truncate(limit);
         Ok(threads)
+    }
+
+    async fn raise_attempts(
+        &self,
+        thread: &ThreadId,
+        dedup: &DedupId,
+        cause: &MessageId,
+    ) -> Result<u32, StoreError> {
+        let mut state = self.lock();
+        let rows = state.threads.entry(thread.clone()).or_default();
+        if let Some(meta) = rows.meta.as_mut().filter(|meta| !meta.redelivered.contains(cause)) {
+            meta.redelivered.push(cause.clone());
+        }
+        let attempts = rows.attempts.entry(dedup.clone()).or_default();
+        *attempts += 1;
+        Ok(*attempts)
+    }
+
+    async fn lower_attempts(&self, thread: &ThreadId, dedup: &DedupId) -> Result<(), StoreError> {
+        let mut state = self.lock();
+        let rows = state.threads.entry(thread.clone()).or_default();
+        let attempts = rows.attempts.entry(dedup.clone()).or_default();
+        *attempts = attempts.saturating_sub(1);
+        Ok(())
     }
 
     async fn put_claim(&self, body: &str) -> Result<String, StoreError> {

@@ -173,6 +173,9 @@ pub struct OutboxEntry {
     pub id: String,
     /// The messages that caused it.
     pub cause: Vec<MessageId>,
+    /// The largest sequence number among them: once a later message is delivered, this was sent.
+    #[serde(default)]
+    pub sequence: String,
     /// What.
     pub promise: Promise,
 }
@@ -219,7 +222,7 @@ pub enum Promise {
     },
     /// Ask the own queue to release what is still parked.
     Release,
-    /// A promise of a newer version: not sent by this one.
-    #[serde(other)]
-    Unknown,
+    /// A promise of a newer version: kept as it is, and not for this one to send.
+    #[serde(untagged)]
+    Unknown(serde_json::Value),
 }

@@ -57,16 +57,22 @@ impl ParkedInput {
     /// How parked inputs follow each other: sequence numbers by value (a queue may pad them or not), and
     /// what has none after them, by its text.
     pub fn arrival_order(&self, other: &Self) -> std::cmp::Ordering {
-        fn rank(key: &str) -> (bool, usize, &str) {
-            if !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_digit()) {
-                let digits = key.trim_start_matches('0');
-                (false, digits.len(), digits)
-            } else {
-                (true, 0, key)
-            }
-        }
-        rank(&self.key).cmp(&rank(&other.key)).then_with(|| self.key.cmp(&other.key))
+        sequence_order(&self.key, &other.key)
     }
+}
+
+/// The order of two sequence numbers, or of what stands for them: numbers by value (a queue may pad them or not),
+/// anything else behind them, by its text.
+pub fn sequence_order(a: &str, b: &str) -> std::cmp::Ordering {
+    fn rank(key: &str) -> (bool, usize, &str) {
+        if !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_digit()) {
+            let digits = key.trim_start_matches('0');
+            (false, digits.len(), digits)
+        } else {
+            (true, 0, key)
+        }
+    }
+    rank(a).cmp(&rank(b)).then_with(|| a.cmp(b))
 }
 
 /// What must be true of the thread for a commit to count.
@@ -360,6 +366,19 @@ pub trait ConversationStore: Send + Sync {
 
     /// Newest threads first, at most `limit`. Not strongly consistent: one made just now may be missing.
     async fn list_threads(&self, limit: usize) -> Result<Vec<ThreadSummary>, StoreError>;
+
+    /// Counts a failed attempt of an input that is received again, and marks its cause as redelivered in META, if
+    /// the thread exists; returns the attempts counted so far. Before anything else of a redelivery: it may be
+    /// the last one.
+    async fn raise_attempts(
+        &self,
+        thread: &ThreadId,
+        dedup: &DedupId,
+        cause: &MessageId,
+    ) -> Result<u32, StoreError>;
+
+    /// Takes one attempt back: it failed by no fault of the input. Best effort.
+    async fn lower_attempts(&self, thread: &ThreadId, dedup: &DedupId) -> Result<(), StoreError>;
 
     /// Keeps a queue body that is too large for the queue, under its digest; idempotent. Expires.
     async fn put_claim(&self, body: &str) -> Result<String, StoreError>;

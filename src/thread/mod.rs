@@ -15,8 +15,8 @@ use crate::history::{Accepted, Arrival, History, SyncPlan};
 use crate::message::{CallId, DedupId, InputMessage, ItemBody, MessageId, RawJson, Seq, ThreadId};
 use crate::model::Usage;
 use crate::store::{
-    ChoiceRow, Commit, Committed, ConversationStore, DedupLife, Expect, Meta, OutboxEntry, Promise,
-    StateStore, StoreError, SubscriptionChange,
+    ChoiceRow, Commit, Committed, ConversationStore, DedupLife, Expect, Loaded, Meta, OutboxEntry, Promise,
+    StateStore, StoreError, SubscriptionChange, sequence_order,
 };
 
 /// Commits that one sync may need; a plan always makes progress, so this is never reached.
@@ -70,6 +70,10 @@ pub struct HistoryManager {
     processed: BTreeSet<DedupId>,
     /// Causes that this slice works for.
     working: Vec<MessageId>,
+    /// The largest sequence number among them.
+    sequence: String,
+    /// Promises of messages that are still to come again: neither sent nor dropped by this slice.
+    kept: Vec<OutboxEntry>,
     /// Dedup rows of inputs that are no part of the history.
     bare: Vec<(DedupId, DedupLife)>,
     choices: Vec<ChoiceRow>,
@@ -78,7 +82,6 @@ pub struct HistoryManager {
     promises: Vec<OutboxEntry>,
     /// The head as loaded: calls before it were made by an earlier slice.
     loaded_head: Seq,
-    commits: usize,
 }
 
 impl HistoryManager {
@@ -99,9 +102,19 @@ impl HistoryManager {
         dedup: &[DedupId],
     ) -> Result<Self, StoreError> {
         let loaded = conversations.load(&thread, dedup).await?;
+        Ok(Self::from_loaded(conversations, states, thread, loaded, dedup))
+    }
+
+    fn from_loaded(
+        conversations: Arc<dyn ConversationStore>,
+        states: Arc<dyn StateStore>,
+        thread: ThreadId,
+        loaded: Loaded,
+        dedup: &[DedupId],
+    ) -> Self {
         let exists = loaded.meta.is_some();
         let meta = loaded.meta.clone().unwrap_or_else(|| Meta::new_root(thread.clone(), "", None, 0));
-        Ok(Self {
+        Self {
             processed: loaded.processed.clone(),
             history: History::new(thread, loaded),
             looked_up: dedup.iter().cloned().collect(),
@@ -111,12 +124,25 @@ impl HistoryManager {
             meta,
             exists,
             working: Vec::new(),
+            sequence: String::new(),
+            kept: Vec::new(),
             bare: Vec::new(),
             choices: Vec::new(),
             subscriptions: Vec::new(),
             promises: Vec::new(),
-            commits: 0,
-        })
+        }
+    }
+
+    /// Loads a thread's state without its history, to give up on an input whatever the history holds. Such a
+    /// manager can commit, but no request can be made of it.
+    pub async fn load_state(
+        conversations: Arc<dyn ConversationStore>,
+        states: Arc<dyn StateStore>,
+        thread: ThreadId,
+    ) -> Result<Self, StoreError> {
+        let meta = conversations.meta(&thread).await?;
+        let loaded = Loaded { meta, ..Loaded::default() };
+        Ok(Self::from_loaded(conversations, states, thread, loaded, &[]))
     }
 
     /// The thread's state as of the last commit.
@@ -139,11 +165,6 @@ impl HistoryManager {
         &mut self.history
     }
 
-    /// Commits made so far.
-    pub fn commits(&self) -> usize {
-        self.commits
-    }
-
     /// Makes the thread new: `agent` and `owner` are fixed from here on.
     pub fn found(&mut self, agent: String, owner: Option<String>, now_ms: i64) {
         if !self.exists && self.meta.agent.is_empty() {
@@ -162,12 +183,7 @@ impl HistoryManager {
         if self.is_processed(&arrival.dedup).await? {
             return Ok(match self.meta.open.contains(&arrival.cause) {
                 true => {
-                    // The messages of a batch that died may come back one by one. Whoever goes on from what they
-                    // committed together finishes the work of all of them: the next one is a duplicate then, and
-                    // does not ask the model again.
-                    for cause in self.meta.open.clone() {
-                        self.work_for(&cause);
-                    }
+                    self.work_for(arrival);
                     Handled::Unfinished
                 }
                 false => Handled::Processed,
@@ -175,7 +191,7 @@ impl HistoryManager {
         }
         let accepted = self.history.accept(message, arrival);
         if matches!(accepted, Accepted::Ready | Accepted::Parked | Accepted::Note) {
-            self.work_for(&arrival.cause);
+            self.work_for(arrival);
         }
         Ok(Handled::Accepted(accepted))
     }
@@ -202,16 +218,25 @@ impl HistoryManager {
 
     /// Records an input that is no part of the history together with what it promises.
     pub fn record(&mut self, arrival: &Arrival, promise: Promise, choice: Option<ChoiceRow>) {
-        self.processed.insert(arrival.dedup.clone());
-        self.bare.push((arrival.dedup.clone(), DedupLife::Days));
-        self.work_for(&arrival.cause);
+        self.record_processed(arrival, DedupLife::Days);
         self.choices.extend(choice);
         self.promise(promise);
     }
 
-    fn work_for(&mut self, cause: &MessageId) {
-        if !self.working.contains(cause) {
-            self.working.push(cause.clone());
+    /// Records an input as processed, with the next commit.
+    pub fn record_processed(&mut self, arrival: &Arrival, life: DedupLife) {
+        self.processed.insert(arrival.dedup.clone());
+        self.bare.push((arrival.dedup.clone(), life));
+        self.work_for(arrival);
+    }
+
+    /// Counts a message among those that this slice works for.
+    pub fn work_for(&mut self, arrival: &Arrival) {
+        if !self.working.contains(&arrival.cause) {
+            self.working.push(arrival.cause.clone());
+        }
+        if self.sequence.is_empty() || sequence_order(&self.sequence, &arrival.key).is_lt() {
+            self.sequence.clone_from(&arrival.key);
         }
     }
 
@@ -263,18 +288,32 @@ impl HistoryManager {
         let causes: Vec<&str> = self.working.iter().map(MessageId::as_str).collect();
         let at = (self.history.head().0 + self.promises.len() as u64).to_string();
         let id = DedupId::derive("out", &[self.history.thread().as_str(), &at, &causes.join(" "), &name]);
-        let entry = OutboxEntry { id: id.as_str().to_owned(), cause: self.working.clone(), promise };
+        let entry = OutboxEntry {
+            id: id.as_str().to_owned(),
+            cause: self.working.clone(),
+            sequence: self.sequence.clone(),
+            promise,
+        };
         self.promises.push(entry);
     }
 
-    /// What is owed for messages of this batch, or for messages that may have died. Everything else in the
-    /// outbox was sent: a FIFO queue delivers the next message of a thread only after the one before was
-    /// acknowledged, that is, after its outbox was sent.
-    pub fn resume_outbox(&mut self, batch: &BTreeSet<MessageId>) {
-        let Meta { outbox, redelivered, .. } = &mut self.meta;
-        outbox.retain(|entry| {
-            entry.cause.iter().any(|cause| batch.contains(cause) || redelivered.contains(cause))
-        });
+    /// Sorts the outbox for a slice of the given messages. What was promised for one of them, or for a message that
+    /// may have died, is owed. What was promised for a message that is still to come again stays. Everything else
+    /// was sent: a FIFO queue delivers a later message of a thread only after the one before was acknowledged, that
+    /// is, after its outbox was sent.
+    pub fn resume_outbox<'a>(&mut self, batch: impl IntoIterator<Item = &'a Arrival>) {
+        let batch: Vec<&Arrival> = batch.into_iter().collect();
+        for entry in std::mem::take(&mut self.meta.outbox) {
+            let caused_by = |cause: &MessageId| entry.cause.contains(cause);
+            let owed = batch.iter().any(|arrival| caused_by(&arrival.cause))
+                || self.meta.redelivered.iter().any(caused_by);
+            let later = batch.iter().all(|arrival| sequence_order(&arrival.key, &entry.sequence).is_lt());
+            if owed {
+                self.meta.outbox.push(entry);
+            } else if later && !entry.sequence.is_empty() {
+                self.kept.push(entry);
+            }
+        }
     }
 
     /// What is committed and not yet sent.
@@ -349,7 +388,9 @@ impl HistoryManager {
                     meta.open.push(cause.clone());
                 }
                 Progress::Last => {
-                    meta.open.retain(|open| open != cause);
+                    // What the slice has finished is the thread's work, whichever message it was for: a batch
+                    // that comes back in pieces must not ask the model again for each of them.
+                    meta.open.clear();
                     meta.remember(cause);
                 }
             }
@@ -359,6 +400,14 @@ impl HistoryManager {
         if last_chunk {
             meta.outbox.extend(self.promises.iter().cloned());
         }
+        let owed = meta.outbox.clone();
+        meta.outbox.extend(self.kept.iter().cloned());
+        // A cause that may have died matters as long as something is owed or open for it.
+        let owed_for = |cause: &MessageId| {
+            meta.open.contains(cause) || meta.outbox.iter().any(|entry| entry.cause.contains(cause))
+        };
+        let redelivered: Vec<MessageId> = meta.redelivered.iter().filter(|c| owed_for(c)).cloned().collect();
+        meta.redelivered = redelivered;
         let mut commit = Commit {
             expect: match self.exists {
                 true => Expect::At {
@@ -393,9 +442,9 @@ impl HistoryManager {
             Committed::LostRace => return Err(ThreadError::LostRace(self.history.thread().clone())),
             Committed::Done => {}
         }
-        self.commits += 1;
         self.exists = true;
         self.meta = meta;
+        self.meta.outbox = owed;
         self.history.apply(plan);
         if last_chunk {
             self.promises.clear();

@@ -76,6 +76,7 @@ pub fn item(seq: u64, raw: &str) -> Item {
         user: Some("ana".to_owned()),
         created_at_ms: 1_764_460_800_123,
         est_tokens: 42,
+        left_out: Some(dormouse::message::LeftOut::TooLarge),
     };
     Item::stored(Seq(seq), raw, facts)
 }

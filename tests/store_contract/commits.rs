@@ -34,11 +34,17 @@ fn rich(commit: &mut Commit) {
     }];
     meta.outbox = vec![
         OutboxEntry {
+            sequence: "7".into(),
             id: "o1".into(),
             cause: cause.clone(),
             promise: Promise::Reply { from: Seq(1), to: Seq(2) },
         },
-        OutboxEntry { id: "o2".into(), cause: cause.clone(), promise: Promise::Release },
+        OutboxEntry {
+            id: "o2".into(),
+            cause: cause.clone(),
+            sequence: "7".into(),
+            promise: Promise::Release,
+        },
     ];
     meta.open = cause.clone();
     meta.recent = cause.clone();

@@ -169,6 +169,19 @@ impl ConversationStore for MortalStore {
         self.store.list_threads(limit).await
     }
 
+    async fn raise_attempts(
+        &self,
+        thread: &ThreadId,
+        dedup: &DedupId,
+        cause: &dormouse::message::MessageId,
+    ) -> Result<u32, StoreError> {
+        self.store.raise_attempts(thread, dedup, cause).await
+    }
+
+    async fn lower_attempts(&self, thread: &ThreadId, dedup: &DedupId) -> Result<(), StoreError> {
+        self.store.lower_attempts(thread, dedup).await
+    }
+
     async fn put_claim(&self, body: &str) -> Result<String, StoreError> {
         self.store.put_claim(body).await
     }

@@ -170,6 +170,19 @@ fn down<T>() -> Result<T, StoreError> {
 
 #[async_trait]
 impl ConversationStore for StoreDown {
+    async fn raise_attempts(
+        &self,
+        _: &ThreadId,
+        _: &DedupId,
+        _: &dormouse::message::MessageId,
+    ) -> Result<u32, StoreError> {
+        Err(StoreError::Unavailable("down".to_owned()))
+    }
+
+    async fn lower_attempts(&self, _: &ThreadId, _: &DedupId) -> Result<(), StoreError> {
+        Err(StoreError::Unavailable("down".to_owned()))
+    }
+
     async fn load(&self, _: &ThreadId, _: &[DedupId]) -> Result<Loaded, StoreError> {
         down()
     }

@@ -9,7 +9,9 @@ use aws_sdk_dynamodb::types::AttributeValue;
 
 use super::bodies::{Bodies, BodyRef, part_count};
 use super::keys::{self, Key};
-use crate::message::{CallId, DedupId, Epoch, Item, ItemBody, ItemFacts, ItemId, MessageId, Seq, ThreadId};
+use crate::message::{
+    CallId, DedupId, Epoch, Item, ItemBody, ItemFacts, ItemId, LeftOut, MessageId, Seq, ThreadId,
+};
 use crate::store::{ChoiceRow, INLINE_BYTES, ParkedInput, Subscription, body_digest};
 
 /// A row's attributes.
@@ -29,6 +31,8 @@ const OPENS_TURN: &str = "opens_turn";
 const USER: &str = "user";
 const CREATED_AT: &str = "created_at";
 const EST: &str = "est";
+/// Why the content is left out of requests.
+const LEFT_OUT: &str = "left_out";
 const KEY: &str = "key";
 /// The call of a subscription or a choice.
 pub(super) const CALL: &str = "call";
@@ -119,6 +123,7 @@ pub(super) fn item_row(thread: &ThreadId, epoch: Epoch, item: &Item) -> Row {
     row.insert(OPENS_TURN.to_owned(), AttributeValue::Bool(facts.opens_turn));
     row.insert(CREATED_AT.to_owned(), n(facts.created_at_ms));
     row.insert(EST.to_owned(), n(facts.est_tokens));
+    put_some(&mut row, LEFT_OUT, facts.left_out.map(LeftOut::tag));
     row
 }
 
@@ -134,6 +139,7 @@ pub(super) fn read_item(seq: Seq, row: &Row, bodies: &Bodies) -> Item {
         user: owned(USER),
         created_at_ms: number(row, CREATED_AT).unwrap_or_default(),
         est_tokens: number(row, EST).unwrap_or_default(),
+        left_out: text(row, LEFT_OUT).map(LeftOut::from_tag),
     };
     match content(row, bodies) {
         Some(raw) => Item::stored(seq, raw, facts),

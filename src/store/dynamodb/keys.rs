@@ -140,6 +140,11 @@ pub(super) fn dedup(thread: &ThreadId, id: &DedupId) -> Key {
     Key::new(thread_pk(thread), format!("D#{}", part(id.as_str())))
 }
 
+/// Failed attempts of an input.
+pub(super) fn attempts(thread: &ThreadId, id: &DedupId) -> Key {
+    Key::new(thread_pk(thread), format!("A#{}", part(id.as_str())))
+}
+
 /// A parked input.
 pub(super) fn parked(thread: &ThreadId, key: &str) -> Key {
     Key::new(thread_pk(thread), format!("{PARKED}{}", part(key)))

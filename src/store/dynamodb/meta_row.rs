@@ -3,6 +3,8 @@
 //! Plain facts are native attributes; lists and records are JSON text. A commit sets the attributes that a slice
 //! owns, one by one, so that those of a newer version stay (I8). What a thread *is* is written once.
 
+use std::collections::BTreeSet;
+
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -10,7 +12,7 @@ use aws_sdk_dynamodb::types::AttributeValue;
 
 use super::codec::{Row, flag, n, number, s, text};
 use super::keys::{self, LPK, LSK, META};
-use crate::message::{Epoch, ItemId, RawJson, Seq, ThreadId};
+use crate::message::{Epoch, ItemId, MessageId, RawJson, Seq, ThreadId};
 use crate::store::{Meta, StoreError, ThreadKind};
 
 /// The current log's epoch.
@@ -37,7 +39,8 @@ const PENDING: &str = "pending";
 const OUTBOX: &str = "outbox";
 const OPEN: &str = "open";
 const RECENT: &str = "recent";
-const REDELIVERED: &str = "redelivered";
+/// Causes that were received more than once: a string set, since it is added to beside commits.
+pub(super) const REDELIVERED: &str = "redelivered";
 const SELF_CAUSED: &str = "self_caused";
 const USAGE: &str = "usage";
 
@@ -47,6 +50,18 @@ pub(super) type Assignment = (&'static str, Option<AttributeValue>);
 fn json<T: Serialize>(value: &T) -> AttributeValue {
     // Our own types: string keys, finite numbers, and RawJson that was parsed.
     s(serde_json::to_string(value).expect("bug: META serialises"))
+}
+
+/// A string set; DynamoDB has no empty one.
+fn set(ids: &[MessageId]) -> Option<AttributeValue> {
+    let ids: BTreeSet<&str> = ids.iter().map(MessageId::as_str).collect();
+    (!ids.is_empty()).then(|| AttributeValue::Ss(ids.into_iter().map(str::to_owned).collect()))
+}
+
+fn read_set(row: &Row, name: &str) -> Result<Vec<MessageId>, ()> {
+    let Some(value) = row.get(name) else { return Ok(Vec::new()) };
+    let ids = value.as_ss().map_err(|_| ())?;
+    Ok(ids.iter().map(MessageId::new).collect())
 }
 
 /// What a slice owns: set by every commit.
@@ -62,7 +77,7 @@ pub(super) fn owned(meta: &Meta) -> Vec<Assignment> {
         (OUTBOX, Some(json(&meta.outbox))),
         (OPEN, Some(json(&meta.open))),
         (RECENT, Some(json(&meta.recent))),
-        (REDELIVERED, Some(json(&meta.redelivered))),
+        (REDELIVERED, set(&meta.redelivered)),
         (SELF_CAUSED, Some(n(meta.self_caused))),
         (USAGE, meta.usage.as_ref().map(json)),
         (METADATA, meta.metadata.as_ref().map(|metadata| s(metadata.get()))),
@@ -134,7 +149,7 @@ pub(super) fn read(row: &Row) -> Result<Meta, StoreError> {
         outbox: list(row, OUTBOX).map_err(|()| corrupt(OUTBOX, "does not parse"))?,
         open: list(row, OPEN).map_err(|()| corrupt(OPEN, "does not parse"))?,
         recent: list(row, RECENT).map_err(|()| corrupt(RECENT, "does not parse"))?,
-        redelivered: list(row, REDELIVERED).map_err(|()| corrupt(REDELIVERED, "does not parse"))?,
+        redelivered: read_set(row, REDELIVERED).map_err(|()| corrupt(REDELIVERED, "does not parse"))?,
         self_caused: count(SELF_CAUSED)?,
         // Neither decides anything: what cannot be read is as good as absent.
         usage: text(row, USAGE).and_then(|usage| serde_json::from_str(usage).ok()),

@@ -14,6 +14,7 @@
 //!
 //! Nothing here logs or reports content; errors name codes, keys' owners and attributes.
 
+mod attempts;
 mod bodies;
 mod calls;
 mod codec;
@@ -35,7 +36,7 @@ use aws_sdk_dynamodb::config::retry::RetryConfig;
 use aws_sdk_dynamodb::config::timeout::TimeoutConfig;
 
 use super::{Commit, Committed, ConversationStore, Loaded, Meta, StoreError, ThreadSummary, claim_expiry_ms};
-use crate::message::{DedupId, ThreadId};
+use crate::message::{DedupId, MessageId, ThreadId};
 
 pub use round_trips::RoundTrips;
 pub use table::create_table;
@@ -111,6 +112,21 @@ impl ConversationStore for DynamoStore {
 
     async fn list_threads(&self, limit: usize) -> Result<Vec<ThreadSummary>, StoreError> {
         self.newest_threads(limit).await
+    }
+
+    async fn raise_attempts(
+        &self,
+        thread: &ThreadId,
+        dedup: &DedupId,
+        cause: &MessageId,
+    ) -> Result<u32, StoreError> {
+        let (attempts, ()) =
+            tokio::try_join!(self.add_attempts(thread, dedup, 1), self.mark_redelivered(thread, cause))?;
+        Ok(attempts)
+    }
+
+    async fn lower_attempts(&self, thread: &ThreadId, dedup: &DedupId) -> Result<(), StoreError> {
+        self.add_attempts(thread, dedup, -1).await.map(drop)
     }
 
     async fn put_claim(&self, body: &str) -> Result<String, StoreError> {

@@ -1,0 +1,77 @@
+//! What a provider will never take stays out of requests, and in the history (I7, I8): the item is stored as it
+//! arrived, with the fact that a placeholder stands for it.
+
+use std::borrow::Cow;
+
+use super::{History, wording};
+use crate::message::{ContentPart, ItemBody, LeftOut, Outcome};
+
+/// What was left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeftOutInput {
+    /// A user's message: the user is to be told.
+    User,
+    /// A tool's result or an event: the model reads the placeholder and goes on.
+    Result,
+}
+
+impl History {
+    /// Leaves out the largest unvalidated input that is not left out yet, and says what it was. Interrupt markers
+    /// have no content and always stay.
+    pub fn leave_out_largest_input(&mut self, why: LeftOut) -> Option<LeftOutInput> {
+        let candidates = self.unvalidated.iter_mut().filter(|draft| draft.left_out.is_none());
+        let (draft, what) = candidates
+            .filter_map(|draft| kind(&draft.body).map(|what| (draft, what)))
+            .max_by_key(|(draft, _)| draft.body.to_raw().len())?;
+        draft.left_out = Some(why);
+        Some(what)
+    }
+
+    /// Everything but the turn buffer, in order, as a model is shown it.
+    pub(super) fn shown(&self) -> impl Iterator<Item = Cow<'_, ItemBody>> {
+        let committed = self.committed.iter().map(|item| (&item.body, item.facts.left_out));
+        let drafts = self.safe.iter().chain(&self.unvalidated).map(|draft| (&draft.body, draft.left_out));
+        committed.chain(drafts).map(|(body, left_out)| match left_out {
+            None => Cow::Borrowed(body),
+            Some(why) => Cow::Owned(placeholder(body, why)),
+        })
+    }
+}
+
+fn kind(body: &ItemBody) -> Option<LeftOutInput> {
+    match body {
+        ItemBody::User(user) if user.synthetic_reason.is_none() => Some(LeftOutInput::User),
+        ItemBody::User(_) | ItemBody::ToolResult(_) | ItemBody::Event(_) => Some(LeftOutInput::Result),
+        ItemBody::System(_)
+        | ItemBody::Assistant(_)
+        | ItemBody::ToolCall(_)
+        | ItemBody::BackendToolCall(_)
+        | ItemBody::Reasoning(_)
+        | ItemBody::Interrupt(_)
+        | ItemBody::Unknown { .. } => None,
+    }
+}
+
+fn placeholder(body: &ItemBody, why: LeftOut) -> ItemBody {
+    let text = match why {
+        LeftOut::TooLarge => wording::TOO_LARGE,
+        LeftOut::Refused => wording::REFUSED,
+    };
+    let mut body = body.clone();
+    match &mut body {
+        ItemBody::User(user) => user.parts = vec![ContentPart::text(text)],
+        ItemBody::ToolResult(result) => {
+            result.parts = vec![ContentPart::text(wording::RESULT_LEFT_OUT)];
+            result.outcome = Outcome::Error;
+        }
+        ItemBody::Event(event) => event.parts = vec![ContentPart::text(wording::RESULT_LEFT_OUT)],
+        ItemBody::System(_)
+        | ItemBody::Assistant(_)
+        | ItemBody::ToolCall(_)
+        | ItemBody::BackendToolCall(_)
+        | ItemBody::Reasoning(_)
+        | ItemBody::Interrupt(_)
+        | ItemBody::Unknown { .. } => {}
+    }
+    body
+}
