@@ -184,6 +184,14 @@ impl HistoryManager {
             return Ok(match self.meta.open.contains(&arrival.cause) {
                 true => {
                     self.work_for(arrival);
+                    // The messages of a batch that died come back one by one. Whoever goes on from what they
+                    // committed together finishes the work of all of them: the next one is a duplicate then, and
+                    // does not ask the model again.
+                    for cause in &self.meta.open {
+                        if !self.working.contains(cause) {
+                            self.working.push(cause.clone());
+                        }
+                    }
                     Handled::Unfinished
                 }
                 false => Handled::Processed,
