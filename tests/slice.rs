@@ -9,7 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dormouse::history::request::RequestMessage;
-use dormouse::message::{CallId, ContentPart, InputContent, InputMessage, Item, ItemBody, RawJson, ThreadId};
+use dormouse::message::{
+    CallId, ContentPart, InputContent, InputMessage, Item, ItemBody, RawJson, Synthetic, ThreadId,
+};
 use dormouse::model::scripted::{ScriptedErrorClass, ScriptedEvent, ScriptedModel};
 use dormouse::store::memory::CommitFault;
 use dormouse::store::{Commit, ConversationStore, Expect, Meta};
@@ -185,6 +187,68 @@ async fn i4_a_failed_send_is_resumed_by_the_redelivery_without_asking_the_model(
     assert_eq!(world.tools.calls().len(), 1);
     assert_eq!(world.output.texts(), ["[echo({})]"]);
     assert_eq!((world.model.calls(), world.store.commits()), (1, 1));
+}
+
+#[tokio::test]
+async fn i4_an_input_without_effect_has_none_when_its_batch_comes_again_in_pieces() {
+    // Found by the simulation: an event overtakes the result that opens its subscription; the send behind their
+    // commit fails; the event comes again alone, was now taken, and its commit struck the other's outbox.
+    let world = world(vec![calls(&[("p", "echo", "{}")]), text("subscribed"), text("heard")]);
+    world.done(&world.user("hi")).await;
+    let call = world.tools.calls()[0].clone();
+    let of_call =
+        |text: &str| InputMessage::tool_result(THREAD.into(), call.clone(), vec![ContentPart::text(text)]);
+    let mut early = of_call("early");
+    early.synthetic =
+        Some(Synthetic::SubscriptionEvent { tool_call_id: call.clone(), associative: true, r#final: false });
+    let mut result = of_call("ok");
+    result.subscription = true;
+    let (early, result) = (world.message(&early), world.message(&result));
+    *world.output.failures.lock().unwrap() = 1;
+    assert_eq!(world.deliver(&[early.clone(), result.clone()]).await.len(), 2);
+    world.done(&early.again()).await;
+    world.done(&result.again()).await;
+    assert_eq!(world.output.texts(), ["[echo({})]", "subscribed"]);
+    assert_eq!(world.story().await.len(), 4, "the event came before its subscription");
+}
+
+#[tokio::test(start_paused = true)]
+async fn i1_an_input_that_stands_twice_in_a_batch_counts_only_with_its_effect() {
+    let failure = || vec![ScriptedEvent::error(ScriptedErrorClass::Transient, "503")];
+    let mut script = vec![calls(&[("p", "echo", "{}")])];
+    script.extend((0..11).map(|_| failure()));
+    script.push(text("hello"));
+    let world = world(script);
+    world.done(&world.user("hi")).await;
+    // The barrier commits the interruption; the text behind it is not in yet, so neither is its id.
+    let first = world.user("never mind");
+    let second = Delivery { dedup: first.dedup.clone(), ..world.user("never mind") };
+    assert_eq!(world.deliver(&[first.clone(), second.clone()]).await.len(), 2);
+    world.done(&first.again()).await;
+    world.done(&second.again()).await;
+    assert_eq!(world.story().await[2..], ["interrupt", "user: never mind", "assistant: hello"]);
+}
+
+#[tokio::test]
+async fn i1_a_text_that_was_refused_is_not_taken_when_its_batch_comes_again_in_pieces() {
+    let world = world(vec![text("hello")]);
+    let mut refused = InputMessage::user_text(THREAD.into(), "to nobody");
+    refused.metadata = RawJson::parse(r#"{"agent":"nobody"}"#).ok();
+    let (refused, good) = (world.message(&refused), world.user("hi"));
+    // The refusal is out; the reply behind the commit fails.
+    let first = world.clone();
+    let failing = tokio::spawn(async move {
+        while first.output.texts().is_empty() {
+            tokio::task::yield_now().await;
+        }
+        *first.output.failures.lock().unwrap() = 1;
+    });
+    assert_eq!(world.deliver(&[refused.clone(), good.clone()]).await.len(), 2);
+    failing.await.unwrap();
+    world.done(&refused.again()).await;
+    world.done(&good.again()).await;
+    assert_eq!(world.story().await, ["user: hi", "assistant: hello"]);
+    assert_eq!(world.output.texts()[1..], ["hello"]);
 }
 
 #[tokio::test]

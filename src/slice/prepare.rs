@@ -131,6 +131,7 @@ fn found_thread(
     }
     let agent = message.agent().unwrap_or_else(|| runtime.agents.default_agent().to_owned());
     if !runtime.agents.knows(&agent) {
+        manager.record_dropped(arrival);
         let problem = format!("There is no agent {agent:?}; name a configured one in metadata.agent.");
         return Some(PrepareResult::RefusedToUser(problem));
     }
@@ -152,6 +153,7 @@ async fn conversational(
                 || is_pending(manager, tool_call_id)
                 || manager.is_subscribed(tool_call_id).await?;
             if !subscribed {
+                manager.record_dropped(arrival);
                 return Ok(dropped(&thread, arrival, "event without an active subscription"));
             }
         }

@@ -76,6 +76,8 @@ pub struct HistoryManager {
     kept: Vec<OutboxEntry>,
     /// Dedup rows of inputs that are no part of the history.
     bare: Vec<(DedupId, DedupLife)>,
+    /// Inputs without effect: worth a row in a commit that is made anyway, never worth a commit.
+    dropped: Vec<DedupId>,
     choices: Vec<ChoiceRow>,
     subscriptions: Vec<SubscriptionChange>,
     /// Promises of the next commit.
@@ -127,6 +129,7 @@ impl HistoryManager {
             sequence: String::new(),
             kept: Vec::new(),
             bare: Vec::new(),
+            dropped: Vec::new(),
             choices: Vec::new(),
             subscriptions: Vec::new(),
             promises: Vec::new(),
@@ -229,6 +232,15 @@ impl HistoryManager {
         self.record_processed(arrival, DedupLife::Days);
         self.choices.extend(choice);
         self.promise(promise);
+    }
+
+    /// Records that an input has no effect though a later one might have given it one, with the next commit if
+    /// there is one. A batch that is handed back after its commit may come again in pieces: an input that had
+    /// no effect must not have one then, in a slice whose commit would strike the others' outbox as sent.
+    pub fn record_dropped(&mut self, arrival: &Arrival) {
+        if self.processed.insert(arrival.dedup.clone()) {
+            self.dropped.push(arrival.dedup.clone());
+        }
     }
 
     /// Records an input as processed, with the next commit.
@@ -455,6 +467,7 @@ impl HistoryManager {
             commit.subscriptions.extend(self.subscriptions.iter().cloned());
             commit.choices.clone_from(&self.choices);
         }
+        commit.dedup.extend(self.dropped.iter().map(|dedup| (dedup.clone(), DedupLife::Days)));
         let span = tracing::info_span!(
             "commit",
             items = commit.items.len(),
@@ -470,6 +483,7 @@ impl HistoryManager {
         self.meta = meta;
         self.meta.outbox = owed;
         self.history.apply(plan);
+        self.dropped.clear();
         if last_chunk {
             self.promises.clear();
             self.bare.clear();

@@ -235,6 +235,7 @@ impl Cloud {
         texts.sort();
         let invoked = self.tools.invoked.lock().unwrap().clone();
         let text = |value: &Value| value.as_str().unwrap().to_owned();
+        let cancelled = self.tools.cancelled.lock().unwrap().iter().cloned().collect();
         Came {
             story: self.story().await,
             calls: loaded.items.into_iter().filter_map(|item| call(item.body)).collect(),
@@ -243,7 +244,7 @@ impl Cloud {
             dedup: self.dedup_rows().await,
             texts,
             dispatched: invoked.iter().map(|it| (text(&it["id"]), text(&it["operation"]))).collect(),
-            cancelled: self.tools.cancelled.lock().unwrap().iter().cloned().collect(),
+            cancelled,
             dead: self.drain(&self.aws.dead_letter_queue_url()).await.len(),
         }
     }

@@ -1,0 +1,180 @@
+//! What must hold when something leaves (I3), when a batch is acknowledged (I1), and when the world is at rest
+//! (I1, I4, I7).
+
+use dormouse::message::{CallId, DedupId, OutputMessage, Seq, ThreadId};
+use dormouse::store::Promise;
+use dormouse::tools::Invocation;
+
+use crate::ledger::{Settled, Thread};
+use crate::queue::Delivered;
+use crate::sent::Kind;
+use crate::sim::Sim;
+
+impl Sim {
+    /// A call leaves the process.
+    pub fn left(&mut self, call: &Invocation) {
+        let thread = self.ledger.thread(&call.thread);
+        let committed = thread.and_then(|thread| thread.calls.get(&call.call));
+        let held = match committed {
+            None => Err(format!("I3: {} leaves and is not committed", call.call)),
+            Some(known) if known.refused => Err(format!("I3: {} leaves, but was refused", call.call)),
+            Some(known) => {
+                let arguments = known.item.arguments.trim();
+                let same = arguments == call.arguments || (arguments.is_empty() && call.arguments == "{}");
+                match same && known.item.name == call.name {
+                    true => Ok(()),
+                    false => Err(format!("I3: {} leaves as something else: {call:?}", call.call)),
+                }
+            }
+        };
+        self.hold(held);
+    }
+
+    pub fn cancel(&mut self, thread: &ThreadId, id: &CallId) {
+        let promises = self.ledger.thread(thread).map(|thread| &thread.promised);
+        let promised = promises.is_some_and(|promised| {
+            promised.values().any(|e| matches!(&e.promise, Promise::Cancel { call, .. } if call == id))
+        });
+        if !promised {
+            self.broken(format!("I3: {id} is cancelled, which no commit contains"));
+        }
+        *self.cancelled.entry(id.clone()).or_default() += 1;
+    }
+
+    /// A message goes to the output queue.
+    pub fn publish(&mut self, message: &OutputMessage) {
+        self.note(|| format!("  publish {} {:?}", message.message_id, message.text));
+        let thread = self.ledger.thread(&message.thread_id);
+        let promised = thread.is_some_and(|thread| thread.promised.contains_key(&message.message_id));
+        let direct = ["refused-", "unreadable-"].iter().any(|kind| message.message_id.starts_with(kind));
+        if !promised && !direct {
+            self.broken(format!("I3: {:?} is published and no commit contains it", message.text));
+        }
+        let key = (message.thread_id.clone(), message.message_id.clone());
+        if let Some(before) = self.published.insert(key, message.text.clone())
+            && before != message.text
+        {
+            self.broken(format!("I4: {} was {before:?} and is now {:?}", message.message_id, message.text));
+        }
+    }
+
+    fn is_refused(&self, thread: &ThreadId, dedup: &DedupId) -> bool {
+        let id = DedupId::derive("refused", &[thread.as_str(), dedup.as_str()]);
+        self.published.contains_key(&(thread.clone(), id.as_str().to_owned()))
+    }
+
+    /// A slice that began at `started` says that it is done with a message.
+    pub fn acknowledged(&mut self, message: &Delivered, started: usize) {
+        let Delivered { group, dedup, .. } = message;
+        let Some(kind) = self.sent.get(group, dedup).cloned() else {
+            return self.broken(format!("{dedup} was never sent"));
+        };
+        let fresh = Thread::default();
+        let thread = self.ledger.thread(group).unwrap_or(&fresh);
+        if thread.dedup.contains(dedup) || self.kept.contains(&message.id) {
+            return;
+        }
+        let unknown_thread = self.ledger.thread(group).is_none_or(|thread| thread.born > started);
+        let why = match &kind {
+            Kind::Text { refusable: true, .. } if self.is_refused(group, dedup) => return,
+            Kind::Text { .. } => "a person's text",
+            Kind::Junk => "a body that nobody can read",
+            Kind::Release => return,
+            _ if unknown_thread => return,
+            Kind::Result { call } => match thread.calls.get(call).map(|call| call.settled) {
+                None | Some(Some(Settled::ByTool)) => return,
+                Some(None) if thread.has_parked_result(call, &self.sent, group) => return,
+                Some(_) => "a result whose call the tool has not answered",
+            },
+            Kind::Event { call } => match thread.subscriptions.get(call) {
+                None => return,
+                Some(known) if known.ended || known.started > started => return,
+                Some(_) => "an event of an active subscription",
+            },
+            Kind::Consent { call } | Kind::Choice { call } if !thread.pending.contains(call) => return,
+            Kind::Consent { .. } | Kind::Choice { .. } => "what a pending call asks for",
+        };
+        self.broken(format!("I1: {dedup} is acknowledged without effect: {why}"));
+    }
+
+    /// Everything that must be true once nothing is left to do.
+    pub fn at_rest(&mut self) {
+        let held = self.all_inputs_are_done().and_then(|()| self.all_promises_are_kept());
+        self.hold(held);
+    }
+
+    fn all_inputs_are_done(&self) -> Result<(), String> {
+        for (group, dedup, kind) in self.sent.iter() {
+            let Kind::Text { token, refusable, .. } = kind else { continue };
+            let stored = self.ledger.thread(group).is_some_and(|thread| thread.item_of.contains_key(dedup));
+            let dead = self.queue.dead.iter().any(|message| &message.dedup == dedup);
+            let refused = *refusable && self.is_refused(group, dedup);
+            match (stored, dead || refused) {
+                (false, false) => return Err(format!("I1: {token} of {group} is lost")),
+                (true, true) if refused => return Err(format!("I1: {token} is refused and stored")),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn all_promises_are_kept(&self) -> Result<(), String> {
+        let dead: Vec<&str> = self.queue.dead.iter().map(|message| message.id.as_str()).collect();
+        for (id, thread) in &self.ledger.threads {
+            let open: Vec<_> = thread.open.iter().filter(|c| !dead.contains(&c.as_str())).collect();
+            if !open.is_empty() {
+                return Err(format!("I7: {id}: {open:?} are still open"));
+            }
+            if thread.pending.is_empty() && !thread.parked.is_empty() {
+                return Err(format!("I7: {id}: {:?} are parked for ever", thread.parked));
+            }
+            for entry in thread.promised.values() {
+                if entry.cause.iter().any(|cause| dead.contains(&cause.as_str())) {
+                    continue;
+                }
+                let published = self.published.contains_key(&(id.clone(), entry.id.clone()));
+                let lost = match &entry.promise {
+                    Promise::Reply { from, to } => {
+                        let said = thread.said.iter().any(|seq| {
+                            seq >= from
+                                && seq < to
+                                && !thread.calls.values().any(|call| {
+                                    call.settled == Some(Settled::ByRuntime) && {
+                                        let minted = CallId::mint(id, dormouse::message::Epoch(0), *seq);
+                                        call.item.call_id == minted
+                                    }
+                                })
+                        });
+                        said && !published
+                    }
+                    Promise::Notice { .. } | Promise::OAuth { .. } | Promise::Choice { .. } => !published,
+                    Promise::Call { call } => {
+                        let settled = thread.calls.get(call).is_some_and(|call| call.settled.is_some());
+                        !settled && !self.dispatched.contains_key(call)
+                    }
+                    Promise::Cancel { call, server } => {
+                        server.is_some() && !self.cancelled.contains_key(call)
+                    }
+                    Promise::Release | Promise::Unknown(_) => false,
+                };
+                if lost {
+                    return Err(format!("I4: {id}: {entry:?} was never sent"));
+                }
+            }
+            let replied = |seq: Seq| {
+                thread.promised.values().any(
+                    |entry| matches!(&entry.promise, Promise::Reply { from, to } if seq >= *from && seq < *to),
+                )
+            };
+            if let Some(seq) = thread.said.iter().find(|seq| !replied(**seq)) {
+                return Err(format!("I4: {id}: nobody promised to publish seq {seq}"));
+            }
+            for (call, known) in &thread.calls {
+                if known.settled.is_none() && !self.dispatched.contains_key(call) {
+                    return Err(format!("I4: {id}: {call} ({}) was never dispatched", known.item.name));
+                }
+            }
+        }
+        Ok(())
+    }
+}

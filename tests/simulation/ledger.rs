@@ -1,0 +1,251 @@
+//! What is truly in the store, commit by commit, and the invariants that a commit must keep (I2, I6, I8).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use dormouse::message::{
+    CallId, ContentPart, DedupId, Epoch, Item, ItemBody, MessageId, Seq, SettledBy, ThreadId, ToolCallItem,
+};
+use dormouse::store::{Commit, OutboxEntry, Promise, SubscriptionChange};
+
+use crate::sent::{Kind, Sent};
+
+#[derive(Default)]
+pub struct Ledger {
+    pub threads: BTreeMap<ThreadId, Thread>,
+}
+
+/// One thread as the commits have made it.
+#[derive(Default)]
+pub struct Thread {
+    /// The step of the world in which it was made.
+    pub born: usize,
+    pub items: BTreeMap<(Epoch, Seq), Arc<str>>,
+    pub dedup: BTreeSet<DedupId>,
+    pub item_of: BTreeMap<DedupId, Seq>,
+    pub calls: BTreeMap<CallId, Call>,
+    pub pending: BTreeSet<CallId>,
+    pub open: Vec<MessageId>,
+    pub parked: BTreeMap<String, DedupId>,
+    pub promised: BTreeMap<String, OutboxEntry>,
+    pub subscriptions: BTreeMap<CallId, Subscription>,
+    /// Positions of what the model said.
+    pub said: Vec<Seq>,
+    head: Seq,
+    last_text: Option<usize>,
+}
+
+pub struct Call {
+    pub item: ToolCallItem,
+    pub settled: Option<Settled>,
+    /// The runtime has answered it in the commit that made it: it never leaves the process.
+    pub refused: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Settled {
+    ByTool,
+    ByRuntime,
+    ByMarker,
+    ByEvent,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Subscription {
+    pub started: usize,
+    pub ended: bool,
+}
+
+impl Ledger {
+    pub fn thread(&self, thread: &ThreadId) -> Option<&Thread> {
+        self.threads.get(thread)
+    }
+
+    /// Takes a commit that was just written.
+    pub fn take(&mut self, step: usize, commit: &Commit, sent: &Sent) -> Result<(), String> {
+        let id = &commit.meta.thread;
+        let new = !self.threads.contains_key(id);
+        let thread = self.threads.entry(id.clone()).or_default();
+        if new {
+            thread.born = step;
+        }
+        thread.take(step, commit, sent).map_err(|e| format!("{id}: {e}"))
+    }
+}
+
+impl Thread {
+    fn take(&mut self, step: usize, commit: &Commit, sent: &Sent) -> Result<(), String> {
+        for (dedup, _) in &commit.dedup {
+            if !self.dedup.insert(dedup.clone()) {
+                return Err(format!("I2: a second dedup row for {dedup}"));
+            }
+            if sent.get(&commit.meta.thread, dedup).is_none() {
+                return Err(format!("I2: a dedup row for {dedup}, which nobody sent"));
+            }
+        }
+        for item in &commit.items {
+            self.item(commit, item, sent)?;
+        }
+        if commit.meta.head != self.head {
+            return Err(format!("I6: the head is {} behind seq {}", commit.meta.head, self.head));
+        }
+        self.settle_by_absence(commit)?;
+        for key in &commit.release {
+            self.parked.remove(key).ok_or_else(|| format!("I2: released {key}, which is not parked"))?;
+        }
+        for parked in &commit.park {
+            self.parked.insert(parked.key.clone(), parked.dedup.clone());
+        }
+        self.rows_have_effects(commit, sent)?;
+        for change in commit.subscription_changes() {
+            match change {
+                SubscriptionChange::Start(call) => {
+                    self.subscriptions.insert(call.clone(), Subscription { started: step, ended: false });
+                }
+                SubscriptionChange::End(call) => {
+                    let started = self.subscriptions.get(call).map_or(step, |known| known.started);
+                    self.subscriptions.insert(call.clone(), Subscription { started, ended: true });
+                }
+            }
+        }
+        for entry in &commit.meta.outbox {
+            self.promised.entry(entry.id.clone()).or_insert_with(|| entry.clone());
+        }
+        self.open.clone_from(&commit.meta.open);
+        Ok(())
+    }
+
+    fn item(&mut self, commit: &Commit, item: &Item, sent: &Sent) -> Result<(), String> {
+        if item.seq != self.head {
+            return Err(format!("I6: seq {} is written where {} is due", item.seq, self.head));
+        }
+        self.head = self.head.plus(1);
+        if self.items.insert((commit.meta.epoch, item.seq), item.raw.clone()).is_some() {
+            return Err(format!("I6: seq {} is written twice", item.seq));
+        }
+        if let Some(dedup) = &item.facts.dedup
+            && let Some(other) = self.item_of.insert(dedup.clone(), item.seq)
+        {
+            return Err(format!("I2: {dedup} is in at seq {other} and at seq {}", item.seq));
+        }
+        match &item.body {
+            ItemBody::User(user) => {
+                let kind = item.facts.dedup.as_ref().and_then(|d| sent.get(&commit.meta.thread, d));
+                match kind {
+                    Some(Kind::Text { order, token, .. }) => {
+                        let text = ContentPart::join_text(&user.parts);
+                        if !text.contains(token.as_str()) && !text.contains("was left out") {
+                            return Err(format!("I1: the text {token} became {text:?}"));
+                        }
+                        if self.last_text.is_some_and(|last| last > *order) {
+                            return Err(format!("order: {token} stands behind a text that was sent later"));
+                        }
+                        self.last_text = Some(*order);
+                    }
+                    Some(Kind::Result { .. }) => {}
+                    other => return Err(format!("I2: a user item from {other:?}")),
+                }
+            }
+            ItemBody::ToolCall(call) => {
+                let minted = CallId::mint(&commit.meta.thread, commit.meta.epoch, item.seq);
+                if call.call_id != minted {
+                    return Err(format!("I2: the call at seq {} has the id {}", item.seq, call.call_id));
+                }
+                self.said.push(item.seq);
+                let call = Call { item: call.clone(), settled: None, refused: false };
+                self.calls.insert(minted, call);
+            }
+            ItemBody::ToolResult(result) => {
+                let how = match result.settled_by {
+                    SettledBy::Tool => Settled::ByTool,
+                    SettledBy::Runtime => Settled::ByRuntime,
+                };
+                let here = |call: &Call| {
+                    commit.items.iter().any(
+                        |item| matches!(&item.body, ItemBody::ToolCall(c) if c.call_id == call.item.call_id),
+                    )
+                };
+                let call = self.settle(&result.call_id, how)?;
+                call.refused = how == Settled::ByRuntime && here(call);
+            }
+            ItemBody::Interrupt(marker) => {
+                self.settle(&marker.call_id, Settled::ByMarker)?;
+            }
+            ItemBody::Assistant(_) => self.said.push(item.seq),
+            ItemBody::Reasoning(_) | ItemBody::Event(_) => {}
+            ItemBody::System(_) | ItemBody::BackendToolCall(_) | ItemBody::Unknown { .. } => {
+                return Err(format!("an item of kind {}", item.body.kind()));
+            }
+        }
+        Ok(())
+    }
+
+    fn settle(&mut self, id: &CallId, how: Settled) -> Result<&mut Call, String> {
+        let call = self.calls.get_mut(id).ok_or_else(|| format!("I2: {id} is settled and was never made"))?;
+        if let Some(before) = call.settled {
+            return Err(format!("I2: {id} is settled {how:?} and was settled {before:?}"));
+        }
+        call.settled = Some(how);
+        Ok(call)
+    }
+
+    /// A call that is pending no longer was settled by this commit, or by an event in it.
+    fn settle_by_absence(&mut self, commit: &Commit) -> Result<(), String> {
+        let event = commit.items.iter().any(|item| matches!(item.body, ItemBody::Event(_)));
+        let pending: BTreeSet<CallId> = commit.meta.pending.iter().map(|p| p.call.clone()).collect();
+        for id in &pending {
+            match self.calls.get(id) {
+                None => return Err(format!("{id} is pending and was never made")),
+                Some(call) if call.settled.is_some() => {
+                    return Err(format!("{id} is pending and was settled {:?}", call.settled));
+                }
+                Some(_) => {}
+            }
+        }
+        for (id, call) in &mut self.calls {
+            if call.settled.is_none() && !pending.contains(id) {
+                if !event {
+                    return Err(format!("I4: {id} has no result and is not pending"));
+                }
+                call.settled = Some(Settled::ByEvent);
+            }
+        }
+        self.pending = pending;
+        Ok(())
+    }
+
+    /// A dedup row means that its input has an effect in the same commit, is parked by it, or has none by right.
+    fn rows_have_effects(&self, commit: &Commit, sent: &Sent) -> Result<(), String> {
+        let thread = &commit.meta.thread;
+        for (dedup, _) in &commit.dedup {
+            let parked = commit.park.iter().any(|parked| &parked.dedup == dedup);
+            let item = commit.items.iter().any(|item| item.facts.dedup.as_ref() == Some(dedup));
+            let kind = sent.get(thread, dedup);
+            if !(parked || item || kind.is_some_and(|kind| self.may_lack_effect(kind, commit))) {
+                return Err(format!("I1: {dedup} counts as processed and has no effect"));
+            }
+        }
+        Ok(())
+    }
+
+    fn may_lack_effect(&self, kind: &Kind, commit: &Commit) -> bool {
+        match kind {
+            Kind::Text { refusable, .. } => *refusable,
+            Kind::Event { call } => self.subscriptions.get(call).is_none_or(|known| known.ended),
+            Kind::Consent { call } | Kind::Choice { call } => {
+                commit.meta.outbox.iter().any(|entry| match &entry.promise {
+                    Promise::OAuth { call: of, .. } | Promise::Choice { call: of } => of == call,
+                    _ => false,
+                })
+            }
+            Kind::Result { .. } | Kind::Release | Kind::Junk => false,
+        }
+    }
+
+    /// Whether a result of `call` is parked.
+    pub fn has_parked_result(&self, call: &CallId, sent: &Sent, thread: &ThreadId) -> bool {
+        let of_call =
+            |dedup| matches!(sent.get(thread, dedup), Some(Kind::Result { call: of }) if of == call);
+        self.parked.values().any(of_call)
+    }
+}

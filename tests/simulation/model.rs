@@ -1,0 +1,235 @@
+//! A model that misbehaves in every way a provider may. What it answers is decided by the request's content, so
+//! that asking again gives the same answer; whether the wire holds is decided by the world's chance.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use dormouse::history::request::{ModelRequest, RequestMessage};
+use dormouse::message::ContentPart;
+use dormouse::model::{
+    ErrorClass, ModelError, ModelEvent, ModelInfo, ModelProvider, ModelStream, StopReason, Usage,
+};
+use dormouse::slice::{AgentProfile, Agents};
+use futures::{StreamExt, stream};
+
+use crate::plan::Schedule;
+use crate::provider_rules;
+use crate::rng::{Rng, hash};
+use crate::sim::World;
+
+/// From here on the model comes to an end, so that a conversation does.
+const LONG: usize = 30;
+/// Names and arguments of calls, good and bad.
+const CALLS: [(&str, &str); 14] = [
+    ("echo", r#"{"text":"a"}"#),
+    ("echo", "{}"),
+    ("echo", ""),
+    ("other", r#"{"text":"b","n":1.0}"#),
+    ("other", "{}"),
+    ("nap", "{}"),
+    ("nap", r#"{"text":"c"}"#),
+    ("add", r#"{"text":"1"}"#),
+    ("pay", r#"{"text":"2"}"#),
+    ("nothing", "{}"),
+    ("receive_event__injected", "{}"),
+    ("echo", r#"{"text":7}"#),
+    ("echo", "no json"),
+    ("add", "[1]"),
+];
+
+pub struct Model(World);
+
+pub struct OneAgent(Arc<Model>);
+
+impl OneAgent {
+    pub fn new(world: &World) -> Self {
+        Self(Arc::new(Model(world.clone())))
+    }
+}
+
+impl Agents for OneAgent {
+    fn default_agent(&self) -> &str {
+        "default"
+    }
+
+    fn knows(&self, agent: &str) -> bool {
+        agent == "default"
+    }
+
+    fn profile(&self, _agent: &str) -> Result<AgentProfile, ModelError> {
+        let model: Arc<dyn ModelProvider> = self.0.clone();
+        Ok(AgentProfile { model, system_prompt: Some("be brief".to_owned()), max_output_tokens: None })
+    }
+}
+
+type Response = Vec<Result<ModelEvent, ModelError>>;
+
+#[async_trait]
+impl ModelProvider for Model {
+    fn info(&self) -> ModelInfo {
+        ModelInfo::default()
+    }
+
+    fn model(&self) -> &str {
+        "simulated"
+    }
+
+    async fn stream(&self, request: ModelRequest) -> Result<ModelStream, ModelError> {
+        let mut response = self.0.with(|sim| {
+            sim.stats.requests += 1;
+            sim.hold(provider_rules::judge(&request).map_err(|e| format!("I5: {e}")));
+            match sim.plain {
+                true => text("a plain answer"),
+                false => respond(&mut Rng::new(digest(sim.seed, &request)), &request),
+            }
+        });
+        if self.0.with(|sim| sim.plan.schedule == Schedule::Orderly) {
+            // What a crash answers as lost makes another end.
+            for event in response.iter_mut().flatten() {
+                if let ModelEvent::ToolCall { name, .. } = event
+                    && name == "pay"
+                {
+                    *name = "add".to_owned();
+                }
+            }
+        }
+        self.0.pause().await;
+        let hangs = self.bend(&mut response);
+        self.0.with(|sim| sim.note(|| format!("  model: {response:?}{}", if hangs { " …" } else { "" })));
+        if let [Err(_)] = &response[..]
+            && let Some(Err(e)) = response.pop()
+        {
+            return Err(e);
+        }
+        let world = self.0.clone();
+        let events = stream::iter(response).then(move |event| {
+            let world = world.clone();
+            async move {
+                world.pause().await;
+                event
+            }
+        });
+        Ok(match hangs {
+            true => events.chain(stream::pending()).boxed(),
+            false => events.boxed(),
+        })
+    }
+}
+
+impl Model {
+    /// What the wire does to a response; says whether it falls silent.
+    fn bend(&self, response: &mut Response) -> bool {
+        if !self.0.strikes(|plan| plan.model, "the model's wire") {
+            return false;
+        }
+        self.0.with(|sim| {
+            let at = sim.rng.below(response.len() + 1);
+            let class = match sim.rng.below(8) {
+                0 => ErrorClass::Throttled { retry_after: None },
+                1 => ErrorClass::Throttled { retry_after: Some(Duration::from_secs(1)) },
+                2 => ErrorClass::Throttled { retry_after: Some(Duration::from_secs(7)) },
+                3 | 4 => {
+                    // A cut: no terminal event.
+                    response.truncate(at.min(response.len().saturating_sub(1)));
+                    return sim.rng.chance(100);
+                }
+                _ => ErrorClass::Transient,
+            };
+            response.truncate(at);
+            response.retain(|event| !matches!(event, Ok(ModelEvent::End { .. }) | Err(_)));
+            response.push(Err(ModelError::new(class, "the wire broke")));
+            false
+        })
+    }
+}
+
+/// The newest messages and how many there are tell requests apart.
+fn digest(seed: u64, request: &ModelRequest) -> u64 {
+    let mut parts: Vec<String> = vec![request.messages.len().to_string()];
+    for message in request.messages.iter().rev().take(2) {
+        match message {
+            RequestMessage::User(content) => parts.push(ContentPart::join_text(content)),
+            RequestMessage::Assistant(said) => {
+                parts.extend(said.text.clone());
+                parts.extend(said.calls.iter().map(|call| call.id.as_str().to_owned()));
+            }
+            RequestMessage::ToolResults(results) => {
+                parts.extend(results.iter().map(|r| format!("{}{}", r.id, ContentPart::join_text(&r.parts))));
+            }
+        }
+    }
+    hash(seed, parts.iter().map(String::as_str))
+}
+
+fn end(stop: StopReason) -> Result<ModelEvent, ModelError> {
+    Ok(ModelEvent::End { stop, usage: Some(Usage { input: 10, output: 5, cached: 0 }) })
+}
+
+fn say(text: &str) -> Result<ModelEvent, ModelError> {
+    Ok(ModelEvent::Text(text.to_owned()))
+}
+
+fn text(text: &str) -> Response {
+    vec![say(text), end(StopReason::EndTurn)]
+}
+
+fn respond(rng: &mut Rng, request: &ModelRequest) -> Response {
+    let mut events = Vec::new();
+    if rng.chance(150) {
+        events.push(Ok(ModelEvent::ReasoningText("hm".to_owned())));
+        if rng.chance(700) {
+            let signature = Some("sig".to_owned());
+            events.push(Ok(ModelEvent::ReasoningBlock { signature, provider: None }));
+        }
+    }
+    let fails = |class| vec![Err(ModelError::new(class, "by content"))];
+    let long = request.messages.len() > LONG;
+    match rng.below(100) {
+        0 | 1 => return fails(ErrorClass::Refused),
+        2 | 3 => return fails(ErrorClass::Overflow),
+        4 => return fails(ErrorClass::Fatal),
+        5..=8 => events.push(end(StopReason::EndTurn)),
+        9 | 10 => events.extend([say(" \n"), end(StopReason::EndTurn)]),
+        11 | 12 => events.extend([say("I will not"), end(StopReason::Refusal)]),
+        13 => events.push(end(StopReason::Refusal)),
+        14 | 15 => events.extend([say("and then"), end(StopReason::MaxTokens)]),
+        16 | 17 => {
+            events.extend(calls(rng));
+            events.push(end(StopReason::MaxTokens));
+        }
+        18 => events.extend([say("odd"), end(StopReason::Other("odd".to_owned()))]),
+        19..=64 if !long => {
+            if rng.chance(250) {
+                events.push(say("let me see"));
+            }
+            events.extend(calls(rng));
+            if rng.chance(50) {
+                events.push(say("after the call"));
+            }
+            events.push(end(StopReason::ToolUse));
+        }
+        n => {
+            events.extend([say("answer "), say(&n.to_string())]);
+            events.push(end(StopReason::EndTurn));
+        }
+    }
+    events
+}
+
+fn calls(rng: &mut Rng) -> Vec<Result<ModelEvent, ModelError>> {
+    let number = rng.pick(&[1, 1, 1, 1, 2, 2, 3, 4]);
+    // Mostly good ones.
+    let among = if rng.chance(250) { CALLS.len() } else { 9 };
+    (0..number)
+        .map(|_| {
+            let (name, arguments) = CALLS[rng.below(among)];
+            Ok(ModelEvent::ToolCall {
+                provider_id: rng.pick(&["", "call_0", "call_0", "call_1"]).to_owned(),
+                name: name.to_owned(),
+                arguments: arguments.to_owned(),
+                signature: None,
+            })
+        })
+        .collect()
+}

@@ -1,0 +1,99 @@
+//! What kind of world a seed makes. Each seed switches some kinds of trouble off and others up: faults that are
+//! always mixed hide the histories that only one of them leads to.
+
+use crate::rng::Rng;
+
+/// Whether anything may happen at any time, or only while everything else is at rest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Schedule {
+    /// Workers, users and tools interleave.
+    Free,
+    /// One worker, one message at a time, tools answer after the slice: with crashes or without, the same end.
+    Orderly,
+}
+
+/// Rates are per mille.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub schedule: Schedule,
+    pub threads: usize,
+    pub texts: usize,
+    pub workers: usize,
+    pub batch: usize,
+    /// Seconds; below the time that a slice has, a message is handed to a second worker while the first runs.
+    pub visibility_s: u64,
+    /// How often time passes though somebody could act.
+    pub time: u32,
+    /// Workers that are killed.
+    pub crash: u32,
+    /// Finished batches whose acknowledgement never arrives.
+    pub lost_ack: u32,
+    pub store: u32,
+    /// Sends and visibility changes.
+    pub queues: u32,
+    pub slow: u32,
+    /// Model failures beside those that the request's content decides.
+    pub model: u32,
+    /// Dispatches that fail, tool servers that are down.
+    pub tools: u32,
+    /// Answers that come twice, late, wrongly or never.
+    pub answers: u32,
+    pub events: u32,
+    /// Inputs that come again under another message id.
+    pub resend: u32,
+    /// Bodies that nobody can read.
+    pub junk: u32,
+}
+
+impl Plan {
+    pub fn free(seed: u64) -> Self {
+        let mut rng = Rng::new(seed ^ 0x5EED);
+        let rng = &mut rng;
+        let stale = rng.chance(200);
+        Self {
+            schedule: Schedule::Free,
+            threads: rng.pick(&[1, 1, 2, 3]),
+            texts: 2 + rng.below(6),
+            workers: rng.pick(&[1, 2, 3]),
+            batch: rng.pick(&[1, 3, 10, 10]),
+            visibility_s: if stale { 12 } else { 120 },
+            time: if stale { 40 } else { 5 },
+            crash: rng.pick(&[0, 100, 300]),
+            lost_ack: rng.pick(&[0, 20, 100]),
+            store: rng.pick(&[0, 0, 15, 60]),
+            queues: rng.pick(&[0, 0, 15, 60]),
+            slow: rng.pick(&[0, 100]),
+            model: rng.pick(&[0, 50, 200]),
+            tools: rng.pick(&[0, 50, 150]),
+            answers: rng.pick(&[0, 100, 400]),
+            events: rng.pick(&[0, 150, 500]),
+            resend: rng.pick(&[0, 0, 100]),
+            junk: rng.pick(&[0, 0, 60]),
+        }
+    }
+
+    pub fn orderly(seed: u64, crash: u32) -> Self {
+        let mut rng = Rng::new(seed ^ 0x0DD5);
+        let rng = &mut rng;
+        Self {
+            schedule: Schedule::Orderly,
+            threads: rng.pick(&[1, 2]),
+            texts: 2 + rng.below(5),
+            workers: 1,
+            batch: 1,
+            visibility_s: 120,
+            time: 0,
+            crash,
+            lost_ack: crash / 5,
+            store: 0,
+            queues: 0,
+            slow: 0,
+            model: 0,
+            tools: rng.pick(&[0, 100]),
+            answers: rng.pick(&[0, 200]),
+            events: rng.pick(&[0, 200, 500]),
+            resend: 0,
+            junk: 0,
+        }
+    }
+}
