@@ -9,6 +9,8 @@
 
 #[path = "support/cloud.rs"]
 mod cloud;
+#[path = "support/gates.rs"]
+mod gates;
 #[path = "support/lambda.rs"]
 mod lambda;
 #[path = "support/world.rs"]
@@ -17,8 +19,9 @@ mod world;
 use std::time::{Duration, Instant};
 
 use aws_sdk_sqs::types::Message;
-use cloud::{Came, Cloud, THREAD, event, failed, receives, until};
+use cloud::{Came, Cloud, THREAD, event, failed, receives};
 use dormouse::message::{InputMessage, ThreadId};
+use gates::until;
 use lambda::{Kind, Worker};
 use serde_json::json;
 
@@ -163,6 +166,7 @@ async fn calls(cloud: &Cloud, first: impl AsyncFnOnce(Worker) -> Worker) -> Came
     cloud.says("seen").await;
     cloud.run(&mut worker).await;
     let came = cloud.came().await;
+    assert_one_id(cloud);
     assert_eq!(came.dedup.len(), 4, "one for each input: {:?}", came.dedup);
     assert_eq!(came.story.len(), 8, "{:?}", came.story);
     came
@@ -177,11 +181,18 @@ async fn unkilled_calls() -> Came {
     .await
 }
 
-/// Each operation was invoked this often, always under one id.
+/// Each operation was invoked this often so far, always under one id. (What was received more than once may be sent
+/// again by a later slice too: it is never sure that such a message did not die.)
 fn assert_invoked(cloud: &Cloud, times: [usize; 2]) {
     for (operation, times) in ["note_a", "note_b"].into_iter().zip(times) {
+        assert_eq!(cloud.tools.calls(operation).len(), times, "{operation}");
+    }
+    assert_one_id(cloud);
+}
+
+fn assert_one_id(cloud: &Cloud) {
+    for operation in ["note_a", "note_b"] {
         let calls = cloud.tools.calls(operation);
-        assert_eq!(calls.len(), times, "{operation}");
         let same = |it: &serde_json::Value| {
             it["id"] == calls[0]["id"] && it["callback_url"] == calls[0]["callback_url"]
         };
@@ -212,20 +223,18 @@ async fn sigkill_while_the_model_streams_stores_nothing_and_the_model_is_asked_a
         // Should this machine be so slow that the stream ends before the kill, its commit does not get through.
         cloud.dynamodb.hold(|operation, _| commits(operation));
         let messages = cloud.receive().await;
-        worker.begin(&event(&messages));
+        worker.begin(&event(&messages)).await;
         until("it looks for tools", || cloud.tools.looked_at.load(std::sync::atomic::Ordering::Relaxed) > 0)
             .await;
         tokio::time::sleep(INTO_THE_STREAM).await;
         let worker = killed(&cloud, worker, &messages).await;
         assert_eq!(cloud.story().await.len(), 2);
+        let published = cloud.published().await;
+        assert!(published.values().all(|texts| texts.len() == 1), "nothing was out before: {published:?}");
         worker
     })
     .await;
     assert_eq!(came, expected);
-    assert!(
-        cloud.published().await.values().all(|texts| texts.len() == 1),
-        "nothing was out before the kill"
-    );
     assert_eq!(came.dedup.len(), 2);
 }
 
@@ -239,15 +248,16 @@ async fn sigkill_between_the_commit_and_the_first_dispatch_resumes_the_outbox() 
             .sqs
             .hold(|operation, body| operation.ends_with(".SendMessage") && body.contains("dormouse-output"));
         let messages = cloud.receive().await;
-        worker.begin(&event(&messages));
+        worker.begin(&event(&messages)).await;
         until("it publishes", || cloud.sqs.held() > 0).await;
         assert_eq!(cloud.story().await.len(), 3, "the step is stored");
         assert_invoked(&cloud, [0, 0]);
-        killed(&cloud, worker, &messages).await
+        let worker = killed(&cloud, worker, &messages).await;
+        assert_invoked(&cloud, [1, 1]);
+        worker
     })
     .await;
     assert_eq!(came, expected);
-    assert_invoked(&cloud, [1, 1]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -258,17 +268,18 @@ async fn sigkill_between_two_dispatches_sends_both_under_their_ids() {
         let came = calls(&cloud, async |mut worker| {
             *cloud.tools.holds.lock().unwrap() = Some(held);
             let messages = cloud.receive().await;
-            worker.begin(&event(&messages));
+            worker.begin(&event(&messages)).await;
             until("one is out and one is not", || {
                 let held = cloud.tools.held.load(std::sync::atomic::Ordering::Relaxed);
                 held > 0 && !cloud.tools.calls(out).is_empty()
             })
             .await;
-            killed(&cloud, worker, &messages).await
+            let worker = killed(&cloud, worker, &messages).await;
+            assert_invoked(&cloud, times);
+            worker
         })
         .await;
         assert_eq!(came, expected, "{held} was held");
-        assert_invoked(&cloud, times);
     }
 }
 
@@ -282,17 +293,14 @@ async fn sigkill_after_dispatch_before_the_acknowledgement_sends_once_more_under
         let answer = worker.invoke(&event(&messages)).await;
         assert!(answer.kind == Kind::Response && failed(&answer).is_empty(), "{answer:?}");
         assert_invoked(&cloud, [1, 1]);
-        killed(&cloud, worker, &messages).await
+        let worker = killed(&cloud, worker, &messages).await;
+        assert_invoked(&cloud, [2, 2]);
+        let published = cloud.published().await;
+        assert!(published.len() == 1 && published.values().all(|texts| texts.len() == 2), "{published:?}");
+        worker
     })
     .await;
     assert_eq!(came, expected);
-    assert_invoked(&cloud, [2, 2]);
-    let published = cloud.published().await;
-    assert_eq!(
-        published.values().filter(|texts| texts.len() == 2).count(),
-        1,
-        "twice under one id: {published:?}"
-    );
 }
 
 /// A call that the user interrupts. `second` gets the interrupting message done.
@@ -321,7 +329,7 @@ async fn sigkill_between_the_barrier_and_the_model_finds_the_marker_and_does_not
         let mut barrier = true;
         cloud.dynamodb.hold(move |operation, _| commits(operation) && !std::mem::take(&mut barrier));
         let messages = cloud.receive().await;
-        worker.begin(&event(&messages));
+        worker.begin(&event(&messages)).await;
         // The notice leaves after the barrier, and the model is asked after it.
         until("the tool hears of the interrupt", || !cloud.tools.cancelled.lock().unwrap().is_empty()).await;
         tokio::time::sleep(INTO_THE_STREAM).await;
@@ -331,4 +339,39 @@ async fn sigkill_between_the_barrier_and_the_model_finds_the_marker_and_does_not
     .await;
     assert_eq!(came.story.iter().filter(|line| *line == "interrupt").count(), 1);
     assert_eq!(came, expected);
+}
+
+/// Gets the next message done after three processes were killed over it, each a little later than the one before.
+/// Fewer than the attempts after which a message is given up.
+async fn killed_thrice(cloud: &Cloud, mut worker: Worker, first: Duration) -> Worker {
+    for kill in 0..3 {
+        let messages = cloud.receive().await;
+        worker.begin(&event(&messages)).await;
+        if let Some(answer) = worker.answer_within(first + kill * Duration::from_millis(20)).await {
+            cloud.acknowledge(&messages, &answer).await;
+            return worker;
+        }
+        worker.kill().await;
+        cloud.time_out(&messages).await;
+        worker = cloud.worker().await;
+    }
+    cloud.run(&mut worker).await;
+    worker
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sigkill_at_any_moment_again_and_again_changes_nothing_of_what_comes_out() {
+    let expected = unkilled_calls().await;
+    let cloud = Cloud::start().await;
+    let mut worker = cloud.worker().await;
+    cloud.says("both note_a {} note_b {}").await;
+    worker = killed_thrice(&cloud, worker, Duration::from_millis(60)).await;
+    for (operation, text, first) in [("note_a", "A", 5), ("note_b", "B", 20)] {
+        assert_eq!(cloud.answers(operation, text).await, 200);
+        worker = killed_thrice(&cloud, worker, Duration::from_millis(first)).await;
+    }
+    cloud.says("seen").await;
+    killed_thrice(&cloud, worker, Duration::from_millis(35)).await;
+    assert_eq!(cloud.came().await, expected);
+    assert_one_id(&cloud);
 }

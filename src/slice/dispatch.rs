@@ -8,8 +8,8 @@ use tracing::Instrument;
 use super::complete::invocation;
 use super::{DisplayEvent, Runtime, SliceError, dispatch_failed_id};
 use crate::message::{
-    CallId, ContentPart, InputMessage, ItemBody, OutputKind, OutputMessage, RawJson, Seq, SettledBy,
-    TypedOutput, UserChoiceRequired,
+    CallId, ContentPart, DedupId, InputContent, InputMessage, ItemBody, OutputKind, OutputMessage, RawJson,
+    Seq, SettledBy, TypedOutput, UserChoiceRequired,
 };
 use crate::store::{OutboxEntry, Promise};
 use crate::thread::HistoryManager;
@@ -70,8 +70,9 @@ async fn send(
     for result in dispatched {
         result?;
     }
-    if owed.iter().any(|entry| entry.promise == Promise::Release) {
-        release(runtime, manager).await?;
+    for entry in owed.iter().filter(|entry| entry.promise == Promise::Release) {
+        let message = InputMessage::plain(thread.clone(), InputContent::Release);
+        runtime.input.send(&message, &DedupId::new(&entry.id)).await?;
     }
     for entry in owed {
         manager.sent(&entry.id);
@@ -111,14 +112,6 @@ async fn dispatch(runtime: &Runtime, registry: &Registry, call: Invocation) -> R
         runtime.input.send(&result, &dedup).await?;
     }
     Ok(())
-}
-
-async fn release(runtime: &Runtime, manager: &HistoryManager) -> Result<(), SliceError> {
-    let thread = manager.history().thread().clone();
-    let at = manager.meta().head.to_string();
-    let dedup = crate::message::DedupId::derive("release", &[thread.as_str(), &at]);
-    let message = InputMessage::plain(thread, crate::message::InputContent::Release);
-    Ok(runtime.input.send(&message, &dedup).await?)
 }
 
 /// The output message that an entry promises, if it promises one.

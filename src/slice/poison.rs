@@ -48,7 +48,9 @@ pub(super) async fn give_up(
         }
         // What its commits still owe stays in the outbox, since its cause is marked as redelivered: the next
         // slice sends it, with the history in hand.
-        manager.promise(Promise::Release);
+        if !matches!(input.message.content, InputContent::Release) {
+            manager.promise(Promise::Release);
+        }
     } else {
         take(runtime, &mut manager, input);
     }

@@ -187,6 +187,14 @@ impl HistoryManager {
             return Ok(match self.meta.open.contains(&arrival.cause) {
                 true => {
                     self.work_for(arrival);
+                    // The messages of a batch that died come back one by one. Whoever goes on from what they
+                    // committed together finishes the work of all of them: the next one is a duplicate then, and
+                    // does not ask the model again.
+                    for cause in &self.meta.open {
+                        if !self.working.contains(cause) {
+                            self.working.push(cause.clone());
+                        }
+                    }
                     Handled::Unfinished
                 }
                 false => Handled::Processed,
@@ -297,9 +305,20 @@ impl HistoryManager {
     /// Promises to send something after the next commit.
     pub fn promise(&mut self, promise: Promise) {
         let name = serde_json::to_string(&promise).expect("bug: a promise serialises");
-        let causes: Vec<&str> = self.working.iter().map(MessageId::as_str).collect();
-        let at = (self.history.head().0 + self.promises.len() as u64).to_string();
-        let id = DedupId::derive("out", &[self.history.thread().as_str(), &at, &causes.join(" "), &name]);
+        // A notice says nothing of where it belongs; everything else names its item or its call, so that its id
+        // does not depend on how a batch was cut.
+        let causes: Vec<&str> = match &promise {
+            Promise::Notice { .. } | Promise::Release | Promise::Unknown(_) => {
+                self.working.iter().map(MessageId::as_str).collect()
+            }
+            Promise::Call { .. }
+            | Promise::Cancel { .. }
+            | Promise::Reply { .. }
+            | Promise::OAuth { .. }
+            | Promise::Choice { .. } => Vec::new(),
+        };
+        let epoch = self.history.epoch().to_string();
+        let id = DedupId::derive("out", &[self.history.thread().as_str(), &epoch, &causes.join(" "), &name]);
         let entry = OutboxEntry {
             id: id.as_str().to_owned(),
             cause: self.working.clone(),
@@ -340,8 +359,13 @@ impl HistoryManager {
 
     /// Whether something durable would be lost by ending the slice here.
     pub fn has_unsynced(&self) -> bool {
+        self.must_sync(Progress::Last)
+    }
+
+    /// A dedup row of its own is no reason for a barrier: it goes with what its slice commits last.
+    fn must_sync(&self, progress: Progress) -> bool {
         self.history.has_unsynced()
-            || !self.bare.is_empty()
+            || (progress == Progress::Last && !self.bare.is_empty())
             || !self.promises.is_empty()
             || !self.subscriptions.is_empty()
     }
@@ -358,7 +382,7 @@ impl HistoryManager {
         for _ in 0..MAX_COMMITS {
             let closing =
                 progress == Progress::Last && self.working.iter().any(|cause| self.meta.open.contains(cause));
-            if !self.has_unsynced() && !closing {
+            if !self.must_sync(progress) && !closing {
                 return Ok(());
             }
             let plan = self.history.plan();

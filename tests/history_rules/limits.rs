@@ -125,7 +125,7 @@ fn overflow_leaves_out_the_largest_input_first_and_ends() {
         ["a".repeat(500), "b".repeat(2_000), "c".repeat(1_000)].map(|input| !text.contains(&input))
     };
     let mut steps = Vec::new();
-    while thread.history.leave_out_largest_input(LeftOut::TooLarge).is_some() {
+    while thread.history.leave_out_largest_input(dormouse::message::LeftOut::TooLarge).is_some() {
         steps.push(left_out(&thread));
         assert!(steps.len() <= 3, "it never ends");
     }
@@ -141,10 +141,10 @@ fn what_is_committed_or_validated_is_never_left_out() {
     let mut thread = Thread::new();
     thread.arrives(&user("one"));
     thread.model(&[says("1")]);
-    assert!(thread.history.leave_out_largest_input(LeftOut::TooLarge).is_none());
+    assert!(thread.history.leave_out_largest_input(dormouse::message::LeftOut::TooLarge).is_none());
     thread.arrives(&user("two"));
     thread.history.mark_inputs_model_validated();
-    assert!(thread.history.leave_out_largest_input(LeftOut::TooLarge).is_none());
+    assert!(thread.history.leave_out_largest_input(dormouse::message::LeftOut::TooLarge).is_none());
 }
 
 #[test]

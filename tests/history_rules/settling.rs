@@ -67,7 +67,7 @@ fn a_marker_behind_an_unvalidated_input_stays_unvalidated_and_is_never_dropped()
     thread.history.settle(&made[0], Outcome::Ok, parts, SettledBy::Tool, Layer::Unvalidated, 0);
     thread.arrives(&user("stop"));
     assert!(!thread.history.has_unsynced(), "known-safe always precedes unvalidated");
-    while thread.history.leave_out_largest_input(LeftOut::TooLarge).is_some() {}
+    while thread.history.leave_out_largest_input(dormouse::message::LeftOut::TooLarge).is_some() {}
     let marker = |body: &&ItemBody| matches!(body, ItemBody::Interrupt(_));
     assert_eq!(thread.history.current_turn_view("m").iter().filter(marker).count(), 1);
     assert_eq!(thread.request()[2], format!("R a={}, b={}", wording::RESULT_LEFT_OUT, by_user("b")));

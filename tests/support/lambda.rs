@@ -18,7 +18,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use serde_json::Value;
 use tokio::process::{Child, Command};
-use tokio::sync::{Mutex, mpsc};
+use tokio::sync::{Mutex, Notify, mpsc};
 use tokio::task::JoinHandle;
 
 /// No answer may take longer, also on a busy machine.
@@ -46,6 +46,7 @@ pub struct Answer {
 
 struct Api {
     events: Mutex<mpsc::UnboundedReceiver<(String, String)>>,
+    handed_out: Notify,
     answers: mpsc::UnboundedSender<Answer>,
     /// Answers arrive, and the process never hears that they did.
     silent: AtomicBool,
@@ -67,8 +68,12 @@ impl Worker {
     pub async fn start(settings: &[(&str, String)], log: &Path) -> Self {
         let (events, to_hand_out) = mpsc::unbounded_channel();
         let (said, answers) = mpsc::unbounded_channel();
-        let api = Api { events: Mutex::new(to_hand_out), answers: said, silent: AtomicBool::new(false) };
-        let api = Arc::new(api);
+        let api = Arc::new(Api {
+            events: Mutex::new(to_hand_out),
+            handed_out: Notify::new(),
+            answers: said,
+            silent: AtomicBool::new(false),
+        });
         let app = Router::new()
             .route("/2018-06-01/runtime/invocation/next", get(next))
             .route("/2018-06-01/runtime/invocation/{id}/{kind}", post(answered))
@@ -101,11 +106,16 @@ impl Worker {
         Self { child, api, events, answers, server, log: log.to_owned(), invoked: 0 }
     }
 
-    /// Puts an event where the process finds it next; the request id.
-    pub fn begin(&mut self, event: &Value) -> String {
+    /// Hands an event out, as soon as the process asks for one; the request id.
+    pub async fn begin(&mut self, event: &Value) -> String {
         self.invoked += 1;
         let id = format!("00000000-0000-4000-8000-{:012}", self.invoked);
         self.events.send((id.clone(), event.to_string())).unwrap();
+        tokio::select! {
+            () = self.api.handed_out.notified() => {}
+            status = self.child.wait() => panic!("the worker ended: {status:?}\n{}", self.log()),
+            () = tokio::time::sleep(LIMIT) => panic!("the worker takes no event\n{}", self.log()),
+        }
         id
     }
 
@@ -120,7 +130,7 @@ impl Worker {
 
     /// One invocation, from its event to its answer.
     pub async fn invoke(&mut self, event: &Value) -> Answer {
-        let id = self.begin(event);
+        let id = self.begin(event).await;
         let answer = self.answer().await;
         assert_eq!(answer.request_id, id, "{answer:?}");
         answer
@@ -130,6 +140,11 @@ impl Worker {
     pub async fn ended(&mut self) -> (bool, String) {
         let status = tokio::time::timeout(LIMIT, self.child.wait()).await.unwrap().unwrap();
         (status.success(), self.log())
+    }
+
+    /// The answer, if it comes within `time`.
+    pub async fn answer_within(&mut self, time: Duration) -> Option<Answer> {
+        tokio::time::timeout(time, self.answer()).await.ok()
     }
 
     /// From now on the process does not hear that its answer has arrived.
@@ -168,6 +183,7 @@ impl Drop for Worker {
 
 async fn next(State(api): State<Arc<Api>>) -> Response {
     let Some((id, event)) = api.events.lock().await.recv().await else { return std::future::pending().await };
+    api.handed_out.notify_one();
     let deadline = SystemTime::now().duration_since(UNIX_EPOCH).unwrap() + TIMEOUT;
     let headers = [
         ("content-type", "application/json".to_owned()),
