@@ -9,7 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dormouse::history::request::RequestMessage;
-use dormouse::message::{CallId, ContentPart, InputContent, InputMessage, Item, ItemBody, RawJson, ThreadId};
+use dormouse::message::{
+    CallId, ContentPart, InputContent, InputMessage, Item, ItemBody, RawJson, Synthetic, ThreadId,
+};
 use dormouse::model::scripted::{ScriptedErrorClass, ScriptedEvent, ScriptedModel};
 use dormouse::store::memory::CommitFault;
 use dormouse::store::{Commit, ConversationStore, Expect, Meta};
@@ -300,6 +302,36 @@ async fn i7_a_synchronous_call_with_an_asynchronous_sibling_goes_on_after_a_cras
     assert_eq!(world.tools.calls().len(), 1, "the redelivery resumed the outbox");
     world.done(&world.result(&world.tools.calls()[0], "B")).await;
     assert_eq!(world.story().await[4..], ["result: B", "assistant: done"]);
+}
+
+#[tokio::test]
+async fn i7_an_input_that_is_only_parked_leaves_open_what_another_slice_has_begun() {
+    // A batch came again in pieces: an event in front of the message whose slice died with `pay` open.
+    let world = world(vec![
+        calls(&[("p", "echo", "{}")]),
+        calls(&[("q", "pay", "{}")]),
+        text("lost"),
+        text("heard"),
+        text("done"),
+    ]);
+    world.done(&world.user("hi")).await;
+    let call = world.tools.calls()[0].clone();
+    let of_call =
+        |text: &str| InputMessage::tool_result(THREAD.into(), call.clone(), vec![ContentPart::text(text)]);
+    let mut result = of_call("ok");
+    result.subscription = true;
+    let mut event = of_call("news");
+    event.synthetic =
+        Some(Synthetic::SubscriptionEvent { tool_call_id: call.clone(), associative: true, r#final: false });
+    let (event, result) = (world.message(&event), world.message(&result));
+    world.tools.fail_commit_after_run(world.store.clone());
+    assert_eq!(world.deliver(std::slice::from_ref(&result)).await.len(), 1);
+    world.done(&event).await;
+    assert_eq!(world.meta().await.open.len(), 1);
+    world.done(&result.again()).await;
+    world.settle().await;
+    assert!(world.pending().await.is_empty(), "{:?}", world.story().await);
+    assert!(world.story().await.iter().any(|line| line == "event: news"));
 }
 
 // I5: whatever arrives, the request is valid (the properties are in history_properties.rs).

@@ -171,7 +171,7 @@ async fn finish(
         && (manager.history().is_settled() || manager.history().open_calls().any(|call| call.synchronous));
     if !runs {
         promise_release(manager);
-        manager.sync(Progress::Last, runtime.clock.now_ms()).await?;
+        manager.sync(Progress::Aside, runtime.clock.now_ms()).await?;
         return send_outbox(runtime, manager, deadline).await;
     }
     let self_caused = manager.count_slice(outside);

@@ -56,7 +56,7 @@ pub(super) async fn give_up(
     }
     manager.resume_outbox([arrival]);
     manager.promise(Promise::Notice { text: NOTICE.to_owned() });
-    manager.sync(Progress::Last, runtime.clock.now_ms()).await?;
+    manager.sync(Progress::Aside, runtime.clock.now_ms()).await?;
     tracing::error!(%thread, dedup = %arrival.dedup, "gave up on an input");
     runtime.observer.on_event(thread, &DisplayEvent::Notice(NOTICE.to_owned()));
     execute_action(runtime, &Registry::default(), &mut manager, deadline).await?;

@@ -44,8 +44,10 @@ pub enum ThreadError {
 pub enum Progress {
     /// More follows: the causes are marked *open*, so that a redelivery goes on from here.
     More,
-    /// Nothing follows: the causes are done.
+    /// Nothing follows: the causes are done, and with them what the thread had open.
     Last,
+    /// Nothing follows, and the model was not asked: the causes are done, what others have open stays open.
+    Aside,
 }
 
 /// What `handle_input` made of an input.
@@ -381,7 +383,7 @@ impl HistoryManager {
         }
         for _ in 0..MAX_COMMITS {
             let closing =
-                progress == Progress::Last && self.working.iter().any(|cause| self.meta.open.contains(cause));
+                progress != Progress::More && self.working.iter().any(|cause| self.meta.open.contains(cause));
             if !self.must_sync(progress) && !closing {
                 return Ok(());
             }
@@ -427,6 +429,10 @@ impl HistoryManager {
                     // What the slice has finished is the thread's work, whichever message it was for: a batch
                     // that comes back in pieces must not ask the model again for each of them.
                     meta.open.clear();
+                    meta.remember(cause);
+                }
+                Progress::Aside => {
+                    meta.open.retain(|open| open != cause);
                     meta.remember(cause);
                 }
             }
