@@ -109,10 +109,8 @@ impl Sim {
             let stored = self.ledger.thread(group).is_some_and(|thread| thread.item_of.contains_key(dedup));
             let dead = self.queue.dead.iter().any(|message| &message.dedup == dedup);
             let refused = *refusable && self.is_refused(group, dedup);
-            match (stored, dead || refused) {
-                (false, false) => return Err(format!("I1: {token} of {group} is lost")),
-                (true, true) if refused => return Err(format!("I1: {token} is refused and stored")),
-                _ => {}
+            if !(stored || dead || refused) {
+                return Err(format!("I1: {token} of {group} is lost"));
             }
         }
         Ok(())

@@ -132,6 +132,8 @@ impl Thread {
             ItemBody::User(user) => {
                 let kind = item.facts.dedup.as_ref().and_then(|d| sent.get(&commit.meta.thread, d));
                 match kind {
+                    // Given up on, though another delivery had refused it before.
+                    Some(Kind::Text { refusable: true, .. }) => {}
                     Some(Kind::Text { order, token, .. }) => {
                         let text = ContentPart::join_text(&user.parts);
                         if !text.contains(token.as_str()) && !text.contains("was left out") {
