@@ -134,6 +134,9 @@ async fn slice(
         manager.history_mut().release_waiting();
     }
     finish(runtime, &mut manager, ready, outside, deadline, cancel).await?;
+    if let Err(e) = manager.close_redelivery(runtime.clock.now_ms()).await {
+        tracing::info!(%thread, error = %e, "what was sent may be sent once more");
+    }
     processed.done = prepared;
     failure.map_or(Ok(()), Err)
 }
