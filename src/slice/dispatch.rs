@@ -9,7 +9,7 @@ use super::complete::invocation;
 use super::{DisplayEvent, Runtime, SliceError, dispatch_failed_id};
 use crate::message::{
     CallId, ContentPart, DedupId, InputContent, InputMessage, ItemBody, OutputKind, OutputMessage, RawJson,
-    Seq, SettledBy, TypedOutput, UserChoiceRequired,
+    Seq, TypedOutput, UserChoiceRequired,
 };
 use crate::store::{OutboxEntry, Promise};
 use crate::thread::HistoryManager;
@@ -121,7 +121,7 @@ async fn output(
     entry: &OutboxEntry,
 ) -> Result<Option<OutputMessage>, SliceError> {
     let (kind, text) = match &entry.promise {
-        Promise::Reply { from, to } => match reply_text(manager, *from, *to) {
+        Promise::Reply { from, to, refused } => match reply_text(manager, *from, *to, refused) {
             Some(text) => (OutputKind::TEXT, text),
             None => return Ok(None),
         },
@@ -158,20 +158,14 @@ async fn output(
 }
 
 /// Text of a response, and its calls as bracketed lines; not those that the runtime has refused itself.
-fn reply_text(manager: &HistoryManager, from: Seq, to: Seq) -> Option<String> {
+fn reply_text(manager: &HistoryManager, from: Seq, to: Seq, refused: &[CallId]) -> Option<String> {
     let own_log = manager.history().own_items();
-    let refused = |call: &CallId| {
-        own_log.iter().any(|item| {
-            matches!(&item.body, ItemBody::ToolResult(result)
-                if &result.call_id == call && result.settled_by == SettledBy::Runtime)
-        })
-    };
     let lines: Vec<String> = own_log
         .iter()
         .filter(|item| item.seq >= from && item.seq < to)
         .filter_map(|item| match &item.body {
             ItemBody::Assistant(assistant) => Some(assistant.text.clone()),
-            ItemBody::ToolCall(call) if refused(&call.call_id) => None,
+            ItemBody::ToolCall(call) if refused.contains(&call.call_id) => None,
             ItemBody::ToolCall(call) => Some(format!("[{}]", call_line(&call.name, &call.arguments))),
             ItemBody::System(_)
             | ItemBody::User(_)

@@ -132,7 +132,7 @@ impl Sim {
                 }
                 let published = self.published.contains_key(&(id.clone(), entry.id.clone()));
                 let lost = match &entry.promise {
-                    Promise::Reply { from, to } => {
+                    Promise::Reply { from, to, .. } => {
                         let said = thread.said.iter().any(|seq| {
                             seq >= from
                                 && seq < to
@@ -164,7 +164,7 @@ impl Sim {
             }
             let replied = |seq: Seq| {
                 thread.promised.values().any(
-                    |entry| matches!(&entry.promise, Promise::Reply { from, to } if seq >= *from && seq < *to),
+                    |entry| matches!(&entry.promise, Promise::Reply { from, to, .. } if seq >= *from && seq < *to),
                 )
             };
             if let Some(seq) = thread.said.iter().find(|seq| !replied(**seq)) {
