@@ -247,6 +247,27 @@ async fn i1_a_text_that_was_refused_is_not_taken_when_its_batch_comes_again_in_p
 }
 
 #[tokio::test]
+async fn i4_what_is_published_again_under_one_id_is_the_same_whatever_was_settled_since() {
+    let mut script = vec![calls(&[("p", "pay", "{}"), ("q", "nothing", "{}")])];
+    script.extend((0..8).map(|_| text("done")));
+    let world = world(script);
+    let mut message = world.user("hi");
+    world.tools.fail_commit_after_run(world.store.clone());
+    assert_eq!(world.deliver(std::slice::from_ref(&message)).await.len(), 1);
+    for _ in 2..=5 {
+        message = message.again();
+        world.store.fail_commits([CommitFault::Unavailable]);
+        assert_eq!(world.deliver(std::slice::from_ref(&message)).await.len(), 1);
+    }
+    // Given up on: its call is answered as lost, and the next slice sends what is owed once more.
+    world.done(&message.again()).await;
+    world.settle().await;
+    let sent = world.output.sent.lock().unwrap().clone();
+    let of_call: Vec<_> = sent.iter().filter(|m| m.message_id == sent[0].message_id).collect();
+    assert!(of_call.len() > 1 && of_call.iter().all(|m| m.text == "[pay({})]"), "{sent:?}");
+}
+
+#[tokio::test]
 async fn i3_a_dispatch_that_finally_fails_becomes_a_result_through_the_queue() {
     let world = world(vec![calls(&[("p", "echo", "{}")]), text("sorry")]);
     world.tools.failures.lock().unwrap().push(ToolError::Failed("echo answered 404".into()));

@@ -334,8 +334,12 @@ fn take_response(
     let calls =
         history.flush_turn_trimming_reasoning(&model, response.stop.as_str(), user.as_deref(), now_ms);
     let last = manager.history().next_seq_after_inputs();
+    let cut = response.stop == StopReason::MaxTokens;
+    let admitted: Vec<_> = calls.iter().enumerate().map(|(at, call)| admit(session, call, at, cut)).collect();
     if last > first {
-        manager.promise(Promise::Reply { from: first, to: last });
+        let refused = calls.iter().zip(&admitted).filter(|(_, admitted)| admitted.is_err());
+        let refused = refused.map(|(call, _)| call.call_id.clone()).collect();
+        manager.promise(Promise::Reply { from: first, to: last, refused });
     }
     if calls.is_empty() {
         let notice = match response.stop {
@@ -351,10 +355,9 @@ fn take_response(
         }
         return Step::Done;
     }
-    let cut = response.stop == StopReason::MaxTokens;
     let mut step = Step::Refused;
-    for (at, call) in calls.iter().enumerate() {
-        match admit(session, call, at, cut) {
+    for (call, admitted) in calls.iter().zip(admitted) {
+        match admitted {
             Err((outcome, text)) => manager.history_mut().settle(
                 &call.call_id,
                 outcome,

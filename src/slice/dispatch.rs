@@ -121,7 +121,7 @@ async fn output(
     entry: &OutboxEntry,
 ) -> Result<Option<OutputMessage>, SliceError> {
     let (kind, text) = match &entry.promise {
-        Promise::Reply { from, to } => match reply_text(manager, *from, *to) {
+        Promise::Reply { from, to, refused } => match reply_text(manager, *from, *to, refused) {
             Some(text) => (OutputKind::TEXT, text),
             None => return Ok(None),
         },
@@ -157,15 +157,15 @@ async fn output(
     }))
 }
 
-/// Text of a response, and its calls as bracketed lines. A function of those items alone, so that a message is the
-/// same however late it is sent again.
-fn reply_text(manager: &HistoryManager, from: Seq, to: Seq) -> Option<String> {
+/// Text of a response, and its calls as bracketed lines; not those that the runtime has refused itself.
+fn reply_text(manager: &HistoryManager, from: Seq, to: Seq, refused: &[CallId]) -> Option<String> {
     let own_log = manager.history().own_items();
     let lines: Vec<String> = own_log
         .iter()
         .filter(|item| item.seq >= from && item.seq < to)
         .filter_map(|item| match &item.body {
             ItemBody::Assistant(assistant) => Some(assistant.text.clone()),
+            ItemBody::ToolCall(call) if refused.contains(&call.call_id) => None,
             ItemBody::ToolCall(call) => Some(format!("[{}]", call_line(&call.name, &call.arguments))),
             ItemBody::System(_)
             | ItemBody::User(_)

@@ -202,6 +202,10 @@ pub enum Promise {
         from: Seq,
         /// The seq behind its last one.
         to: Seq,
+        /// Calls that the runtime refused at once: never shown. What settles a call later must not change what
+        /// is published under one id.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        refused: Vec<CallId>,
     },
     /// Tell the user that something went wrong; a short text of ours, without content.
     Notice {

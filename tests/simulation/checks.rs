@@ -82,7 +82,7 @@ impl Sim {
             Kind::Release => return,
             _ if unknown_thread => return,
             Kind::Result { call } => match thread.calls.get(call).map(|call| call.settled) {
-                None | Some(Some(Settled::ByTool)) => return,
+                None | Some(Some(Settled::Tool)) => return,
                 Some(None) if thread.has_parked_result(call, &self.sent, group, ParkedBy::Tool) => return,
                 Some(_) => "a result whose call the tool has not answered",
             },
@@ -132,12 +132,12 @@ impl Sim {
                 }
                 let published = self.published.contains_key(&(id.clone(), entry.id.clone()));
                 let lost = match &entry.promise {
-                    Promise::Reply { from, to } => {
+                    Promise::Reply { from, to, .. } => {
                         let said = thread.said.iter().any(|seq| {
                             seq >= from
                                 && seq < to
                                 && !thread.calls.values().any(|call| {
-                                    call.settled == Some(Settled::ByRuntime) && {
+                                    call.settled == Some(Settled::Runtime) && {
                                         let minted = CallId::mint(id, dormouse::message::Epoch(0), *seq);
                                         call.item.call_id == minted
                                     }
@@ -164,7 +164,7 @@ impl Sim {
             }
             let replied = |seq: Seq| {
                 thread.promised.values().any(
-                    |entry| matches!(&entry.promise, Promise::Reply { from, to } if seq >= *from && seq < *to),
+                    |entry| matches!(&entry.promise, Promise::Reply { from, to, .. } if seq >= *from && seq < *to),
                 )
             };
             if let Some(seq) = thread.said.iter().find(|seq| !replied(**seq)) {

@@ -37,7 +37,7 @@ fn rich(commit: &mut Commit) {
             sequence: "7".into(),
             id: "o1".into(),
             cause: cause.clone(),
-            promise: Promise::Reply { from: Seq(1), to: Seq(2) },
+            promise: Promise::Reply { from: Seq(1), to: Seq(2), refused: vec![CallId::from("c0-1-x")] },
         },
         OutboxEntry {
             id: "o2".into(),
