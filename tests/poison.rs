@@ -156,3 +156,22 @@ async fn i7_an_unfinished_slice_that_keeps_failing_is_closed() {
     assert_eq!(world.output.texts().last().unwrap(), "still here");
     assert!(world.output.texts().iter().any(|text| text == "[add({})]"), "what was committed was published");
 }
+
+#[tokio::test(start_paused = true)]
+async fn i1_a_late_result_before_the_given_up_step_goes_on_is_kept() {
+    let world = World::new(model(ScriptedErrorClass::Transient));
+    world.done(&world.user(r#"both echo {} other {}"#)).await;
+    let calls = world.tools.calls();
+    world.done(&world.result(&calls[1], "fine")).await;
+    assert_eq!(deliver_until_done(&world, vec![world.result(&calls[0], "poison")]).await, RECEIVES);
+    // The message that goes on with the step stands behind this one in the queue.
+    world.done(&Delivery { dedup: "again".into(), ..world.result(&calls[0], "real") }).await;
+    world.settle().await;
+    let story = world.story().await;
+    assert_eq!(
+        story.iter().filter(|line| line.starts_with("user: [late result of echo")).count(),
+        1,
+        "{story:?}"
+    );
+    assert!(world.pending().await.is_empty());
+}

@@ -8,7 +8,7 @@ use crate::message::{
 };
 use crate::slice::DisplayEvent;
 use crate::store::{ChoiceRow, DedupLife, Promise};
-use crate::thread::{Handled, HistoryManager};
+use crate::thread::{Handled, HistoryManager, ThreadError};
 
 /// What to do after an input was prepared.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -153,6 +153,11 @@ async fn conversational(
                 || is_pending(manager, tool_call_id)
                 || manager.is_subscribed(tool_call_id).await?;
             if !subscribed {
+                // The look-up is younger than what was loaded: the subscription may have ended with this very
+                // event, in another worker's hands. Without a commit nothing else would tell.
+                if manager.was_overtaken(&arrival.dedup).await? {
+                    return Err(ThreadError::LostRace(thread).into());
+                }
                 return Ok(dropped(&thread, arrival, "event without an active subscription"));
             }
         }

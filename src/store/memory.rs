@@ -246,8 +246,12 @@ impl ConversationStore for MemoryStore {
     ) -> Result<u32, StoreError> {
         let mut state = self.lock();
         let rows = state.threads.entry(thread.clone()).or_default();
-        if let Some(meta) = rows.meta.as_mut().filter(|meta| !meta.redelivered.contains(cause)) {
-            meta.redelivered.push(cause.clone());
+        if let Some(meta) = &mut rows.meta {
+            if !meta.redelivered.contains(cause) {
+                meta.redelivered.push(cause.clone());
+            }
+            // A slice that was loaded before would write its own list over this one.
+            meta.token = uuid::Uuid::new_v4().to_string();
         }
         let attempts = rows.attempts.entry(dedup.clone()).or_default();
         *attempts += 1;

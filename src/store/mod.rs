@@ -369,7 +369,7 @@ pub trait ConversationStore: Send + Sync {
 
     /// Counts a failed attempt of an input that is received again, and marks its cause as redelivered in META, if
     /// the thread exists; returns the attempts counted so far. Before anything else of a redelivery: it may be
-    /// the last one.
+    /// the last one. A commit of a slice that was loaded before loses its race.
     async fn raise_attempts(
         &self,
         thread: &ThreadId,

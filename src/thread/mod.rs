@@ -222,6 +222,11 @@ impl HistoryManager {
         Ok(self.processed.contains(dedup))
     }
 
+    /// Whether another slice has processed an input since this one was loaded.
+    pub async fn was_overtaken(&self, dedup: &DedupId) -> Result<bool, StoreError> {
+        self.conversations.is_message_processed(self.history.thread(), dedup).await
+    }
+
     /// Whether `call` was made by this slice, not by one that ended before.
     pub fn started_in_this_slice(&self, call: &CallId) -> bool {
         self.history.open_calls().any(|pending| &pending.call == call && pending.seq >= self.loaded_head)

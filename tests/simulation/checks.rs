@@ -91,7 +91,12 @@ impl Sim {
                 Some(known) if known.ended || known.started > started => return,
                 Some(_) => "an event of an active subscription",
             },
-            Kind::Consent { call } | Kind::Choice { call } if !thread.pending.contains(call) => return,
+            Kind::Consent { call } | Kind::Choice { call }
+                if !thread.pending.contains(call)
+                    || thread.has_parked_result(call, &self.sent, group, ParkedBy::Anybody) =>
+            {
+                return;
+            }
             Kind::Consent { .. } | Kind::Choice { .. } => "what a pending call asks for",
         };
         self.broken(format!("I1: {dedup} is acknowledged without effect: {why}"));

@@ -323,7 +323,11 @@ impl<'a> Loop<'a> {
                 }
             });
         }
-        let before = self.world.with(|sim| sim.activity);
+        let started = worker.started;
+        let before = self.world.with(|sim| {
+            sim.worker = started;
+            sim.activity
+        });
         let mut cx = Context::from_waker(futures::task::noop_waker_ref());
         match catch_unwind(AssertUnwindSafe(|| worker.slice.as_mut().poll(&mut cx))) {
             Err(_) => self.world.with(|sim| sim.broken("I9: a slice panicked")),

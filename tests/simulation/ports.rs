@@ -69,7 +69,7 @@ fn told(commit: &Commit) -> String {
     let items: Vec<String> =
         commit.items.iter().map(|item| format!("{}:{}", item.seq, item.body.kind())).collect();
     format!(
-        "  commit {} [{}] dedup {:?} park {} release {} pending {} outbox {:?} open {:?}",
+        "  commit {} [{}] dedup {:?} park {} release {} pending {} outbox {:?} open {:?} redelivered {:?}",
         commit.meta.thread,
         items.join(" "),
         commit.dedup.iter().map(|(id, _)| id.as_str()).collect::<Vec<_>>(),
@@ -78,6 +78,7 @@ fn told(commit: &Commit) -> String {
         commit.meta.pending.len(),
         commit.meta.outbox.iter().map(|entry| (&entry.promise, &entry.cause)).collect::<Vec<_>>(),
         commit.meta.open,
+        commit.meta.redelivered,
     )
 }
 

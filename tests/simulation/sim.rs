@@ -76,6 +76,8 @@ pub struct Sim {
     pub stats: Stats,
     pub now_s: u64,
     pub step: usize,
+    /// The worker that is being polled, by the step in which it received its batch.
+    pub worker: usize,
     /// Moves whenever a fake is asked or goes on: a worker that moves nothing waits for time.
     pub activity: u64,
     pub violation: Option<String>,
@@ -161,6 +163,7 @@ impl Sim {
             stats: Stats { worlds: 1, ..Stats::default() },
             now_s: 0,
             step: 0,
+            worker: 0,
             activity: 0,
             violation: None,
             trace: (traced > 0).then(VecDeque::new),
@@ -176,7 +179,7 @@ impl Sim {
     pub fn note(&mut self, line: impl FnOnce() -> String) {
         let step = self.step;
         let Some(trace) = &mut self.trace else { return };
-        trace.push_back(format!("{step:>5} {:>5}s {}", self.now_s, line()));
+        trace.push_back(format!("{step:>5} {:>5}s w{:<4} {}", self.now_s, self.worker, line()));
         if trace.len() > self.traced {
             trace.pop_front();
         }

@@ -2,9 +2,10 @@
 
 use aws_sdk_dynamodb::error::SdkError;
 use aws_sdk_dynamodb::types::{AttributeValue, ReturnValue};
+use uuid::Uuid;
 
 use super::codec::{self, n, number};
-use super::meta_row::REDELIVERED;
+use super::meta_row::{REDELIVERED, TOKEN};
 use super::{DynamoStore, keys};
 use crate::message::{DedupId, MessageId, ThreadId};
 use crate::store::{StoreError, claim_expiry_ms};
@@ -43,6 +44,7 @@ impl DynamoStore {
     }
 
     /// Adds a cause to META's redelivered ones; a thread that does not exist has nothing that could die with it.
+    /// The token is a new one: a slice that was loaded before would write its own list over this.
     pub(super) async fn mark_redelivered(
         &self,
         thread: &ThreadId,
@@ -55,9 +57,11 @@ impl DynamoStore {
                 .update_item()
                 .table_name(&*self.table)
                 .set_key(Some(key.attributes()))
-                .update_expression("ADD #redelivered :cause")
+                .update_expression("ADD #redelivered :cause SET #token = :token")
                 .condition_expression(format!("attribute_exists({})", keys::PK))
                 .expression_attribute_names("#redelivered", REDELIVERED)
+                .expression_attribute_names("#token", TOKEN)
+                .expression_attribute_values(":token", AttributeValue::S(Uuid::new_v4().to_string()))
                 .expression_attribute_values(":cause", AttributeValue::Ss(vec![cause.as_str().to_owned()]));
             async {
                 match request.send().await {
