@@ -130,9 +130,6 @@ async fn slice(
         }
         prepared = at + 1;
     }
-    // A step that was found answered asks the model with whatever else came in: a note behind its results is
-    // persisted with them or not at all.
-    ready |= manager.history().has_unvalidated() && !manager.causes().is_empty();
     if ready && manager.history().has_leftover_waiting() {
         manager.history_mut().release_waiting();
     }
