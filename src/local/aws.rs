@@ -233,7 +233,12 @@ fn sdk_config(endpoint: String) -> SdkConfig {
 /// Takes the directory for this process, or says who is in the way.
 fn lock_dir(dir: &Path) -> Result<File, LocalError> {
     let dir_error = |source| LocalError::Dir { dir: dir.to_owned(), source };
-    std::fs::create_dir_all(dir).map_err(dir_error)?;
+    let mut builder = std::fs::DirBuilder::new();
+    builder.recursive(true);
+    // Conversations and callback keys are nobody else's business.
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.create(dir).map_err(dir_error)?;
     let lock = File::options()
         .create(true)
         .truncate(false)
