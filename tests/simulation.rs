@@ -14,6 +14,8 @@ mod driver;
 mod ledger;
 #[path = "simulation/model.rs"]
 mod model;
+#[path = "simulation/people.rs"]
+mod people;
 #[path = "simulation/plan.rs"]
 mod plan;
 #[path = "simulation/planted.rs"]
@@ -136,20 +138,24 @@ fn breaks(bug: Bug) -> String {
 
 #[test]
 fn planted_dedup_rows_outside_the_transaction_are_found() {
-    breaks(Bug::DedupApart);
+    let broken = breaks(Bug::DedupApart);
+    assert!(broken.contains("acknowledged without effect") || broken.contains("I2"), "{broken}");
 }
 
 #[test]
 fn planted_commits_that_are_called_durable_too_early_are_found() {
-    breaks(Bug::DoneBeforeWritten);
+    let broken = breaks(Bug::DoneBeforeWritten);
+    assert!(broken.contains("I3"), "{broken}");
 }
 
 #[test]
 fn planted_writers_without_a_fence_are_found() {
-    breaks(Bug::NoFence);
+    let broken = breaks(Bug::NoFence);
+    assert!(broken.contains("I2") || broken.contains("I6"), "{broken}");
 }
 
 #[test]
 fn planted_promises_that_are_forgotten_are_found() {
-    breaks(Bug::NoOutbox);
+    let broken = breaks(Bug::NoOutbox);
+    assert!(broken.contains("I3") || broken.contains("I4"), "{broken}");
 }
