@@ -20,7 +20,7 @@ pub enum Format {
 
 /// Dependencies that would log content at levels that one turns on to look for something else: genai 0.7.2 logs the
 /// bodies of failing providers, the AWS runtime requests and answers. Whatever the filter says, they stay there (D35).
-const SILENT: [&str; 9] = [
+const SILENT: [&str; 12] = [
     "genai=off",
     "aws_config=info",
     "aws_runtime=info",
@@ -29,6 +29,9 @@ const SILENT: [&str; 9] = [
     "h2=info",
     "hyper=info",
     "hyper_util=info",
+    "lambda_http=info",
+    "lambda_runtime=info",
+    "lambda_runtime_api_client=info",
     "reqwest=info",
 ];
 

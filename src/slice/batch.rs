@@ -136,7 +136,18 @@ async fn slice(
     if ready && manager.history().has_leftover_waiting() {
         manager.history_mut().release_waiting();
     }
+    // A step that an earlier slice left answered but not closed is closed by loading it: whatever brought this slice
+    // about, its results are for the model now, and what came behind them must not be lost with them.
+    if manager.history().has_unvalidated() && manager.history().is_settled() {
+        ready = true;
+        if let Some(first) = inputs.first() {
+            manager.work_for(&first.arrival);
+        }
+    }
     finish(runtime, &mut manager, ready, outside, deadline, cancel).await?;
+    if let Err(e) = manager.close_redelivery(runtime.clock.now_ms()).await {
+        tracing::info!(%thread, error = %e, "what was sent may be sent once more");
+    }
     processed.done = prepared;
     failure.map_or(Ok(()), Err)
 }

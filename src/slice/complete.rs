@@ -2,24 +2,22 @@
 //! action. Nothing is committed without the provider's terminal event (F50), and nothing is dispatched here.
 
 use std::pin::pin;
-use std::time::Duration;
 
 use async_stream::try_stream;
 use futures::{Stream, StreamExt};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep};
 
+use super::failures::{AfterFailure, Spent, bound_reached, check_time, class_name, failed, give_up};
+use super::synchronous::{arguments, run_open_synchronous_calls};
 use super::{DisplayEvent, Runtime, Session, SliceError};
 use crate::history::render::{RenderError, RenderOptions};
-use crate::history::{Layer, LeftOutInput, MAX_CALLS, wording};
-use crate::message::{CallId, ContentPart, LeftOut, Outcome, SettledBy, ToolCallItem};
+use crate::history::{Layer, MAX_CALLS, wording};
+use crate::message::{CallId, ContentPart, Outcome, SettledBy, ToolCallItem};
 use crate::model::{ErrorClass, ModelError, ModelEvent, StopReason, Usage};
-use crate::store::{PendingCall, Promise};
+use crate::store::Promise;
 use crate::thread::{HistoryManager, Progress};
-use crate::tools::{Execution, Invocation, RESERVED_NAMES, Rerun, Waiting};
-
-/// First wait before a repeated request; doubles up to the limit of inline waits.
-const FIRST_BACKOFF: Duration = Duration::from_millis(500);
+use crate::tools::{Execution, RESERVED_NAMES, Waiting};
 
 /// What a completion tells whoever drives it.
 #[derive(Clone, Debug, PartialEq)]
@@ -37,14 +35,6 @@ pub enum CompletionAction {
     Done,
     /// Calls wait to be dispatched, after the next sync.
     ExecuteToolCalls(Vec<CallId>),
-}
-
-/// One slice's bounds, counted down.
-#[derive(Default)]
-struct Spent {
-    retries: u32,
-    refused_rounds: u32,
-    synchronous_rounds: u32,
 }
 
 /// One complete response.
@@ -197,112 +187,12 @@ fn options(session: &Session) -> RenderOptions {
     }
 }
 
-fn check_time(runtime: &Runtime, deadline: Instant) -> Result<(), SliceError> {
-    if Instant::now() + runtime.limits.deadline_margin >= deadline {
-        return Err(SliceError::Deadline);
-    }
-    Ok(())
-}
-
-fn bound_reached(runtime: &Runtime, spent: &Spent) -> Option<&'static str> {
-    let limits = &runtime.limits;
-    if spent.refused_rounds >= limits.refused_rounds {
-        return Some("The model keeps calling tools in a way that cannot work. Write again to go on.");
-    }
-    if spent.synchronous_rounds > limits.synchronous_rounds {
-        return Some("The model has used its built-in tools too often in a row. Write again to go on.");
-    }
-    None
-}
-
-/// Tells the user, with the next commit, that the thread cannot go on by itself.
-fn give_up(manager: &mut HistoryManager, text: &str) {
-    manager.promise(Promise::Notice { text: text.to_owned() });
-}
-
 fn shown(event: &ModelEvent) -> Option<DisplayEvent> {
     match event {
         ModelEvent::Text(text) => Some(DisplayEvent::Text(text.clone())),
         ModelEvent::ReasoningText(text) => Some(DisplayEvent::Reasoning(text.clone())),
         ModelEvent::ReasoningBlock { .. } | ModelEvent::ToolCall { .. } | ModelEvent::End { .. } => None,
     }
-}
-
-fn class_name(class: ErrorClass) -> &'static str {
-    match class {
-        ErrorClass::Throttled { .. } => "throttled",
-        ErrorClass::Transient => "transient",
-        ErrorClass::Overflow => "overflow",
-        ErrorClass::Refused => "refused",
-        ErrorClass::Fatal => "fatal",
-    }
-}
-
-enum AfterFailure {
-    Wait(Duration),
-    Again,
-    GaveUp,
-}
-
-/// What a failed request leads to. Only what a redelivery may mend is an error.
-fn failed(
-    runtime: &Runtime,
-    spent: &mut Spent,
-    manager: &mut HistoryManager,
-    e: ModelError,
-    deadline: Instant,
-) -> Result<AfterFailure, SliceError> {
-    spent.retries += 1;
-    let out_of_retries = spent.retries > runtime.limits.retries;
-    let hand_back = |after| SliceError::Model { message: e.message.clone(), after };
-    match e.class {
-        ErrorClass::Throttled { retry_after } => {
-            let delay = retry_after.unwrap_or_else(|| backoff(spent.retries, runtime));
-            let too_long = delay > runtime.limits.inline_wait;
-            if too_long || out_of_retries || Instant::now() + delay >= deadline {
-                return Err(hand_back(Some(delay)));
-            }
-            Ok(AfterFailure::Wait(delay))
-        }
-        ErrorClass::Transient => {
-            if out_of_retries {
-                return Err(hand_back(None));
-            }
-            Ok(AfterFailure::Wait(backoff(spent.retries, runtime)))
-        }
-        ErrorClass::Overflow => {
-            let text = format!("The conversation does not fit the model's context window ({}).", e.message);
-            Ok(leave_out(manager, LeftOut::TooLarge, text, out_of_retries))
-        }
-        ErrorClass::Refused => {
-            let text = format!("The model's provider refused the request: {}", e.message);
-            Ok(leave_out(manager, LeftOut::Refused, text, out_of_retries))
-        }
-        ErrorClass::Fatal => {
-            // Somebody has to act; the message is kept, so that the next one finds it in the history.
-            manager.history_mut().mark_inputs_model_validated();
-            give_up(manager, &format!("The model cannot be used: {}", e.message));
-            Ok(AfterFailure::GaveUp)
-        }
-    }
-}
-
-/// A request that the provider will never take as it is: of what is new in it the largest stays out, in this and
-/// in every later request, and in the history. A tool's result stands for itself as a placeholder, which is worth
-/// another request; about anything else the user is told.
-fn leave_out(manager: &mut HistoryManager, why: LeftOut, text: String, out_of_retries: bool) -> AfterFailure {
-    let left_out = manager.history_mut().leave_out_largest_input(why);
-    if left_out == Some(LeftOutInput::Result) && !out_of_retries {
-        return AfterFailure::Again;
-    }
-    manager.history_mut().mark_inputs_model_validated();
-    give_up(manager, &text);
-    AfterFailure::GaveUp
-}
-
-fn backoff(attempt: u32, runtime: &Runtime) -> Duration {
-    let exponential = FIRST_BACKOFF.saturating_mul(1 << attempt.saturating_sub(1).min(8));
-    exponential.min(runtime.limits.inline_wait).mul_f64(rand::random_range(0.5..=1.0))
 }
 
 enum Step {
@@ -413,75 +303,6 @@ fn admit(
         .check_arguments(&call.name, arguments(call))
         .map_err(|e| (Outcome::Error, wording::bad_arguments(&e.to_string())))?;
     Ok((tool.execution(), tool.server().map(str::to_owned)))
-}
-
-/// The arguments that a tool gets: `{}` where the model wrote none (F47).
-pub(super) fn arguments(call: &ToolCallItem) -> &str {
-    if call.arguments.trim().is_empty() { "{}" } else { &call.arguments }
-}
-
-/// Runs the open synchronous calls, one after the other, and says whether there were any. After a crash an
-/// open one runs again under its id if that is safe; else it is answered as lost.
-async fn run_open_synchronous_calls(
-    runtime: &Runtime,
-    session: &Session,
-    manager: &mut HistoryManager,
-    deadline: Instant,
-) -> Result<bool, SliceError> {
-    let open: Vec<PendingCall> =
-        manager.history().open_calls().filter(|pending| pending.synchronous).cloned().collect();
-    let others = manager.history().open_calls().any(|pending| !pending.synchronous);
-    // With asynchronous siblings the slice ends here, so the results must not wait for the model.
-    let layer = if others { Layer::Safe } else { Layer::Unvalidated };
-    for pending in &open {
-        check_time(runtime, deadline)?;
-        let resumed = !manager.started_in_this_slice(&pending.call);
-        let stop_at = deadline.checked_sub(runtime.limits.deadline_margin).unwrap_or(deadline);
-        let run = run_synchronously(session, manager, pending, resumed);
-        let (outcome, parts) =
-            tokio::time::timeout_at(stop_at, run).await.map_err(|_| SliceError::Deadline)?;
-        let now_ms = runtime.clock.now_ms();
-        let by = if outcome == Outcome::Lost { SettledBy::Runtime } else { SettledBy::Tool };
-        manager.history_mut().settle(&pending.call, outcome, parts, by, layer, now_ms);
-    }
-    Ok(!open.is_empty())
-}
-
-async fn run_synchronously(
-    session: &Session,
-    manager: &HistoryManager,
-    pending: &PendingCall,
-    resumed: bool,
-) -> (Outcome, Vec<ContentPart>) {
-    let text = |text: String| vec![ContentPart::Text(text)];
-    let (Some(tool), Some(call)) =
-        (session.tools.registry.get(&pending.name), manager.history().call(&pending.call))
-    else {
-        return (Outcome::Lost, text(wording::lost(&pending.name)));
-    };
-    if resumed && tool.execution() != Execution::Synchronous(Rerun::Safe) {
-        return (Outcome::Lost, text(wording::lost(&pending.name)));
-    }
-    match tool.execute_synchronous(&invocation(manager, pending, call)).await {
-        Ok(output) => (Outcome::Ok, output.parts),
-        Err(e) => (Outcome::Error, text(format!("Error: {e}"))),
-    }
-}
-
-/// A call as it leaves the process.
-pub(super) fn invocation(manager: &HistoryManager, pending: &PendingCall, call: &ToolCallItem) -> Invocation {
-    let meta = manager.meta();
-    let mut ancestors: Vec<_> = meta.base.iter().map(|span| span.thread.clone()).collect();
-    ancestors.dedup();
-    Invocation {
-        thread: meta.thread.clone(),
-        ancestors,
-        call: pending.call.clone(),
-        name: pending.name.clone(),
-        arguments: arguments(call).to_owned(),
-        user: pending.user.clone(),
-        cause: pending.cause.clone(),
-    }
 }
 
 /// Keeps the stream's type nameable where it must be pinned.

@@ -5,7 +5,7 @@ use futures::future::join_all;
 use tokio::time::{Instant, timeout_at};
 use tracing::Instrument;
 
-use super::complete::invocation;
+use super::synchronous::invocation;
 use super::{DisplayEvent, Runtime, SliceError, dispatch_failed_id};
 use crate::message::{
     CallId, ContentPart, DedupId, InputContent, InputMessage, ItemBody, OutputKind, OutputMessage, RawJson,

@@ -8,9 +8,11 @@ mod batch;
 mod complete;
 mod dispatch;
 mod events;
+mod failures;
 mod poison;
 mod prepare;
 pub mod records;
+mod synchronous;
 
 use std::sync::Arc;
 use std::time::Duration;

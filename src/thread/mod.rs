@@ -84,6 +84,8 @@ pub struct HistoryManager {
     subscriptions: Vec<SubscriptionChange>,
     /// Promises of the next commit.
     promises: Vec<OutboxEntry>,
+    /// Something was sent since the last commit.
+    struck: bool,
     /// The head as loaded: calls before it were made by an earlier slice.
     loaded_head: Seq,
 }
@@ -124,6 +126,7 @@ impl HistoryManager {
             looked_up: dedup.iter().cloned().collect(),
             conversations,
             states,
+            struck: false,
             loaded_head: meta.head,
             meta,
             exists,
@@ -362,6 +365,19 @@ impl HistoryManager {
     /// Strikes what was sent; the next commit, if there is one, drops it.
     pub fn sent(&mut self, id: &str) {
         self.meta.outbox.retain(|entry| entry.id != id);
+        self.struck = true;
+    }
+
+    /// Writes down that everything owed was sent, if the thread knows of redelivered messages: what is promised for
+    /// one of those is otherwise sent again by the next slice, which cannot tell that it did not die. Nothing is lost
+    /// if this fails.
+    pub async fn close_redelivery(&mut self, now_ms: i64) -> Result<(), ThreadError> {
+        let needed = self.struck && self.exists && !self.meta.redelivered.is_empty();
+        if !needed || self.must_sync(Progress::Last) {
+            return Ok(());
+        }
+        let plan = self.history.plan();
+        self.commit(plan, Progress::Last, now_ms).await
     }
 
     /// Whether something durable would be lost by ending the slice here.
@@ -432,8 +448,10 @@ impl HistoryManager {
                 }
                 Progress::Last => {
                     // What the slice has finished is the thread's work, whichever message it was for: a batch
-                    // that comes back in pieces must not ask the model again for each of them.
-                    meta.open.clear();
+                    // that comes back in pieces must not ask the model again for each of them. But a synchronous
+                    // call that is still open is somebody's unfinished slice.
+                    let finished = !meta.pending.iter().any(|pending| pending.synchronous);
+                    meta.open.retain(|open| !finished && open != cause);
                     meta.remember(cause);
                 }
                 Progress::Aside => {
@@ -491,6 +509,7 @@ impl HistoryManager {
             Committed::Done => {}
         }
         self.exists = true;
+        self.struck = false;
         self.meta = meta;
         self.meta.outbox = owed;
         self.history.apply(plan);

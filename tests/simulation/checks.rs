@@ -82,7 +82,7 @@ impl Sim {
             Kind::Release => return,
             _ if unknown_thread => return,
             Kind::Result { call } => match thread.calls.get(call).map(|call| call.settled) {
-                None | Some(Some(Settled::ByTool)) => return,
+                None | Some(Some(Settled::Tool)) => return,
                 Some(None) if thread.has_parked_result(call, &self.sent, group, ParkedBy::Tool) => return,
                 Some(_) => "a result whose call the tool has not answered",
             },
@@ -142,7 +142,7 @@ impl Sim {
                             seq >= from
                                 && seq < to
                                 && !thread.calls.values().any(|call| {
-                                    call.settled == Some(Settled::ByRuntime) && {
+                                    call.settled == Some(Settled::Runtime) && {
                                         let minted = CallId::mint(id, dormouse::message::Epoch(0), *seq);
                                         call.item.call_id == minted
                                     }

@@ -44,10 +44,10 @@ pub struct Call {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Settled {
-    ByTool,
-    ByRuntime,
-    ByMarker,
-    ByEvent,
+    Tool,
+    Runtime,
+    Marker,
+    Event,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -159,8 +159,8 @@ impl Thread {
             }
             ItemBody::ToolResult(result) => {
                 let how = match result.settled_by {
-                    SettledBy::Tool => Settled::ByTool,
-                    SettledBy::Runtime => Settled::ByRuntime,
+                    SettledBy::Tool => Settled::Tool,
+                    SettledBy::Runtime => Settled::Runtime,
                 };
                 let here = |call: &Call| {
                     commit.items.iter().any(
@@ -168,10 +168,10 @@ impl Thread {
                     )
                 };
                 let call = self.settle(&result.call_id, how)?;
-                call.refused = how == Settled::ByRuntime && here(call);
+                call.refused = how == Settled::Runtime && here(call);
             }
             ItemBody::Interrupt(marker) => {
-                self.settle(&marker.call_id, Settled::ByMarker)?;
+                self.settle(&marker.call_id, Settled::Marker)?;
             }
             ItemBody::Assistant(_) => self.said.push(item.seq),
             ItemBody::Reasoning(_) | ItemBody::Event(_) => {}
@@ -209,7 +209,7 @@ impl Thread {
                 if !event {
                     return Err(format!("I4: {id} has no result and is not pending"));
                 }
-                call.settled = Some(Settled::ByEvent);
+                call.settled = Some(Settled::Event);
             }
         }
         self.pending = pending;

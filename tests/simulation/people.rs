@@ -54,7 +54,7 @@ impl Loop<'_> {
         if odd == 4 && self.texts_left > 0 {
             refusable = true;
             message.metadata = RawJson::parse(r#"{"agent":"nobody"}"#).ok();
-        } else if odd % 3 == 0 {
+        } else if odd.is_multiple_of(3) {
             message.metadata = RawJson::parse(r#"{"user_id":"u-1"}"#).ok();
         }
         let dedup = DedupId::new(format!("d-{order}"));
