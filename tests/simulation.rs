@@ -14,6 +14,8 @@ mod driver;
 mod ledger;
 #[path = "simulation/model.rs"]
 mod model;
+#[path = "simulation/people.rs"]
+mod people;
 #[path = "simulation/plan.rs"]
 mod plan;
 #[path = "simulation/planted.rs"]
@@ -122,13 +124,14 @@ fn a_world_of_crashes_ends_as_the_same_world_without_them() {
     println!("{stats:?}");
 }
 
-/// Lives worlds until one breaks a promise, and says which.
-fn breaks(bug: Bug) -> String {
+/// Lives worlds until one breaks one of the promises, as a sentence about it says.
+fn breaks(bug: Bug, promises: &[&str]) {
     let stage = Stage::new(Planted::store(bug));
     for seed in 1..=BUG_WORLDS {
-        if let Some(broken) = stage.play(seed, Plan::free(seed), 0).broken {
-            println!("{bug:?}: seed {seed}: {broken}");
-            return broken;
+        let Some(broken) = stage.play(seed, Plan::free(seed), 0).broken else { continue };
+        println!("{bug:?}: seed {seed}: {broken}");
+        if promises.iter().any(|promise| broken.contains(promise)) {
+            return;
         }
     }
     panic!("{bug:?} was not found in {BUG_WORLDS} worlds");
@@ -136,20 +139,20 @@ fn breaks(bug: Bug) -> String {
 
 #[test]
 fn planted_dedup_rows_outside_the_transaction_are_found() {
-    breaks(Bug::DedupApart);
+    breaks(Bug::DedupApart, &["I2", "is acknowledged without effect"]);
 }
 
 #[test]
 fn planted_commits_that_are_called_durable_too_early_are_found() {
-    breaks(Bug::DoneBeforeWritten);
+    breaks(Bug::DoneBeforeWritten, &["leaves and is not committed"]);
 }
 
 #[test]
 fn planted_writers_without_a_fence_are_found() {
-    breaks(Bug::NoFence);
+    breaks(Bug::NoFence, &["I2", "I6"]);
 }
 
 #[test]
 fn planted_promises_that_are_forgotten_are_found() {
-    breaks(Bug::NoOutbox);
+    breaks(Bug::NoOutbox, &["I3", "I4"]);
 }

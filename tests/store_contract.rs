@@ -69,6 +69,7 @@ contract! {
     what_a_thread_is_never_changes,
     i6_a_commit_counts_only_at_its_head_and_log_and_while_open,
     i6_a_lost_race_writes_nothing,
+    i6_a_commit_that_was_loaded_before_a_redelivery_was_marked_loses_its_race,
     i6_of_many_writers_one_wins,
     i2_the_same_commit_sent_twice_is_applied_once,
     i2_an_input_that_was_processed_is_refused_whole,

@@ -47,7 +47,7 @@ pub enum Settled {
     Tool,
     Runtime,
     Marker,
-    ByEvent,
+    Event,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -209,7 +209,7 @@ impl Thread {
                 if !event {
                     return Err(format!("I4: {id} has no result and is not pending"));
                 }
-                call.settled = Some(Settled::ByEvent);
+                call.settled = Some(Settled::Event);
             }
         }
         self.pending = pending;

@@ -85,6 +85,7 @@ fn told(commit: &Commit) -> String {
 #[async_trait]
 impl ConversationStore for Ports {
     async fn load(&self, thread: &ThreadId, dedup: &[DedupId]) -> Result<Loaded, StoreError> {
+        self.0.with(|sim| sim.stats.slices += 1);
         let loaded = self.read("load refused").await?.load(thread, dedup).await?;
         self.0.pause().await;
         Ok(loaded)

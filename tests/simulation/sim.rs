@@ -21,6 +21,7 @@ pub const TRACE: usize = 40;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     pub worlds: u64,
+    /// Slices that began: one that starts over after a lost race counts again.
     pub slices: u64,
     pub crashes: u64,
     pub faults: u64,

@@ -153,6 +153,17 @@ pub async fn i6_a_lost_race_writes_nothing(bed: &Bed) {
     assert_eq!(bed.store.choice(&meta.thread, &CallId::from("c")).await.unwrap(), None);
 }
 
+pub async fn i6_a_commit_that_was_loaded_before_a_redelivery_was_marked_loses_its_race(bed: &Bed) {
+    let meta = bed.thread("marked", &[&said("a")]).await;
+    let (dedup, cause) = (DedupId::from("d"), MessageId::from("m-7"));
+    assert_eq!(bed.store.raise_attempts(&meta.thread, &dedup, &cause).await.unwrap(), 1);
+    // It would write its own list of redelivered causes over the mark.
+    assert_eq!(bed.commit(append(&meta, &[&said("b")])).await, Committed::LostRace);
+    let now = bed.load(&meta.thread).await.meta.unwrap();
+    assert_eq!(now.redelivered, [cause]);
+    assert_eq!(bed.commit(append(&now, &[&said("b")])).await, Committed::Done);
+}
+
 pub async fn i6_of_many_writers_one_wins(bed: &Bed) {
     const WRITERS: usize = 8;
     let meta = bed.thread("t", &[]).await;
