@@ -9,6 +9,9 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 cache="${XDG_CACHE_HOME:-$HOME/.cache}/dormouse"
 export CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-$cache/target}" RUST_BACKTRACE="${RUST_BACKTRACE:-0}"
+# A gate judges a change, so the properties see the same cases each time; exploring is a run without the seed, or with
+# PROPTEST_CASES and SIM_FIRST set higher.
+export PROPTEST_RNG_SEED="${PROPTEST_RNG_SEED:-20261130}"
 step() { printf '\n== %s (%s)\n' "$1" "$(date +%T)"; }
 
 step "tools"
