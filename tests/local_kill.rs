@@ -3,70 +3,19 @@
 #![cfg(feature = "local")]
 #![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
+#[path = "support/queue.rs"]
+mod queue;
+
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use aws_sdk_sqs::Client;
 use aws_sdk_sqs::types::{Message, MessageSystemAttributeName as Attribute};
-use dormouse::local::aws::{EmbeddedAws, EmbeddedOptions};
+use queue::{attribute, delete, receive, receive_one, send, start};
 
 /// Tells the re-executed test binary that it is the process to be killed, and where.
 const KILLED_DIR: &str = "DORMOUSE_TEST_KILLED_DIR";
-
-async fn start(dir: &Path) -> EmbeddedAws {
-    let options = EmbeddedOptions { dir: Some(dir.to_owned()), ..EmbeddedOptions::default() };
-    EmbeddedAws::start(options).await.unwrap()
-}
-
-/// Message id and sequence number.
-async fn send(client: &Client, url: &str, group: &str, dedup: &str, body: &str) -> (String, String) {
-    let sent = client
-        .send_message()
-        .queue_url(url)
-        .message_group_id(group)
-        .message_deduplication_id(dedup)
-        .message_body(body)
-        .send()
-        .await
-        .unwrap();
-    (sent.message_id.unwrap(), sent.sequence_number.unwrap_or_default())
-}
-
-async fn receive(client: &Client, url: &str, max: i32, wait: i32) -> Vec<Message> {
-    client
-        .receive_message()
-        .queue_url(url)
-        .max_number_of_messages(max)
-        .wait_time_seconds(wait)
-        .message_system_attribute_names(Attribute::All)
-        .message_attribute_names("All")
-        .send()
-        .await
-        .unwrap()
-        .messages
-        .unwrap_or_default()
-}
-
-async fn receive_one(client: &Client, url: &str) -> Message {
-    let messages = receive(client, url, 1, 5).await;
-    assert_eq!(messages.len(), 1);
-    messages.into_iter().next().unwrap()
-}
-
-async fn delete(client: &Client, url: &str, message: &Message) {
-    client
-        .delete_message()
-        .queue_url(url)
-        .receipt_handle(message.receipt_handle().unwrap())
-        .send()
-        .await
-        .unwrap();
-}
-
-fn attribute(message: &Message, name: Attribute) -> String {
-    message.attributes().unwrap().get(&name).cloned().unwrap_or_default()
-}
 
 fn count(message: &Message) -> String {
     attribute(message, Attribute::ApproximateReceiveCount)
