@@ -78,6 +78,7 @@ contract! {
     i8_a_rewind_hides_and_a_fork_inherits_and_nothing_is_deleted,
     f36_results_of_400_kb_and_more_are_kept_whole,
     f36_a_thread_of_2_mb_is_loaded_whole,
+    i1_dead_letters_are_kept_whole_and_once_until_they_are_forgotten,
     parked_inputs_are_kept_in_order_and_released_once,
     subscriptions_start_and_end,
     choices_views_and_manifests_are_kept,

@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use async_trait::async_trait;
 
 use super::{
-    ChoiceRow, Commit, Committed, ConversationStore, Expect, Loaded, Meta, ParkedInput, StateStore,
-    StoreError, Subscription, SubscriptionChange, ThreadSummary, body_digest, claim_expiry_ms,
+    ChoiceRow, Commit, Committed, ConversationStore, DeadLetter, Expect, Loaded, Meta, ParkedInput,
+    StateStore, StoreError, Subscription, SubscriptionChange, ThreadSummary, body_digest, claim_expiry_ms,
 };
 use crate::message::{CallId, DedupId, Epoch, Item, MessageId, RawJson, Seq, ThreadId};
 
@@ -38,6 +38,7 @@ struct State {
     threads: BTreeMap<ThreadId, Thread>,
     claims: BTreeMap<String, (String, i64)>,
     manifests: BTreeMap<String, (String, i64)>,
+    dead_letters: BTreeMap<(ThreadId, MessageId), DeadLetter>,
     now_ms: i64,
     commit_faults: VecDeque<CommitFault>,
     failing_loads: usize,
@@ -52,6 +53,7 @@ struct Thread {
     dedup: BTreeMap<DedupId, Option<i64>>,
     parked: BTreeMap<String, ParkedInput>,
     attempts: BTreeMap<DedupId, u32>,
+    failed: BTreeMap<MessageId, DedupId>,
     subscriptions: BTreeMap<CallId, bool>,
     choices: BTreeMap<CallId, ChoiceRow>,
     views: BTreeMap<String, RawJson>,
@@ -253,9 +255,18 @@ impl ConversationStore for MemoryStore {
             // A slice that was loaded before would write its own list over this one.
             meta.token = uuid::Uuid::new_v4().to_string();
         }
+        rows.failed.insert(cause.clone(), dedup.clone());
         let attempts = rows.attempts.entry(dedup.clone()).or_default();
         *attempts += 1;
         Ok(*attempts)
+    }
+
+    async fn failed_input(
+        &self,
+        thread: &ThreadId,
+        cause: &MessageId,
+    ) -> Result<Option<DedupId>, StoreError> {
+        Ok(self.of_thread(thread, |rows| rows.failed.get(cause).cloned()))
     }
 
     async fn lower_attempts(&self, thread: &ThreadId, dedup: &DedupId) -> Result<(), StoreError> {
@@ -332,6 +343,28 @@ impl StateStore for MemoryStore {
 
     async fn put_manifest(&self, server: &str, manifest: &str, now_ms: i64) -> Result<(), StoreError> {
         self.lock().manifests.insert(server.to_owned(), (manifest.to_owned(), now_ms));
+        Ok(())
+    }
+
+    async fn keep_dead_letter(&self, letter: &DeadLetter) -> Result<(), StoreError> {
+        let key = (letter.thread.clone(), letter.message_id.clone());
+        self.lock().dead_letters.entry(key).or_insert_with(|| letter.clone());
+        Ok(())
+    }
+
+    async fn dead_letter(&self, thread: &ThreadId, id: &MessageId) -> Result<Option<DeadLetter>, StoreError> {
+        Ok(self.lock().dead_letters.get(&(thread.clone(), id.clone())).cloned())
+    }
+
+    async fn dead_letters(&self, limit: usize) -> Result<Vec<DeadLetter>, StoreError> {
+        let mut letters: Vec<DeadLetter> = self.lock().dead_letters.values().cloned().collect();
+        letters.sort_by(DeadLetter::newest_first);
+        letters.truncate(limit);
+        Ok(letters)
+    }
+
+    async fn forget_dead_letter(&self, thread: &ThreadId, id: &MessageId) -> Result<(), StoreError> {
+        self.lock().dead_letters.remove(&(thread.clone(), id.clone()));
         Ok(())
     }
 }

@@ -6,7 +6,7 @@ use super::Extra;
 use crate::message::{CallId, Epoch, ItemId, MessageId, RawJson, Seq, ThreadId};
 use crate::model::Usage;
 
-/// Causes of finished inputs that META remembers.
+/// Causes of committed inputs that META remembers.
 pub const RECENT_CAUSES: usize = 32;
 
 /// A thread's state. Attributes that this version does not know stay in the row untouched.

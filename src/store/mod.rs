@@ -259,6 +259,21 @@ pub struct Subscription {
     pub active: bool,
 }
 
+/// A message that the queue gave up on, or that can never be processed, kept until an operator decides.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DeadLetter {
+    /// Its message group.
+    pub thread: ThreadId,
+    /// Its SQS message id: the name it is kept under.
+    pub message_id: MessageId,
+    /// Why it is here, for an operator. It may quote the body.
+    pub reason: String,
+    /// The body as it was sent, a claim check already followed. Empty if it is lost.
+    pub body: String,
+    /// When it was kept, milliseconds since the epoch.
+    pub kept_at_ms: i64,
+}
+
 /// A line of a thread list.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ThreadSummary {
@@ -274,6 +289,14 @@ pub struct ThreadSummary {
     pub closed: bool,
     /// The agent that runs it.
     pub agent: String,
+}
+
+impl DeadLetter {
+    /// The order of a list of dead letters.
+    pub fn newest_first(&self, other: &Self) -> std::cmp::Ordering {
+        let order = other.kept_at_ms.cmp(&self.kept_at_ms);
+        order.then_with(|| (&other.thread, &other.message_id).cmp(&(&self.thread, &self.message_id)))
+    }
 }
 
 impl ThreadSummary {
@@ -380,6 +403,10 @@ pub trait ConversationStore: Send + Sync {
     /// Takes one attempt back: it failed by no fault of the input. Best effort.
     async fn lower_attempts(&self, thread: &ThreadId, dedup: &DedupId) -> Result<(), StoreError>;
 
+    /// The dedup id under which a message was counted as received again; none if it never was, or too long ago.
+    async fn failed_input(&self, thread: &ThreadId, cause: &MessageId)
+    -> Result<Option<DedupId>, StoreError>;
+
     /// Keeps a queue body that is too large for the queue, under its digest; idempotent. Expires.
     async fn put_claim(&self, body: &str) -> Result<String, StoreError>;
 
@@ -418,6 +445,19 @@ pub trait StateStore: Send + Sync {
 
     /// Replaces a server's cached manifest.
     async fn put_manifest(&self, server: &str, manifest: &str, now_ms: i64) -> Result<(), StoreError>;
+
+    /// Keeps a dead letter, body and all, without expiry. Kept again under the same id, the first one stays.
+    async fn keep_dead_letter(&self, letter: &DeadLetter) -> Result<(), StoreError>;
+
+    /// A dead letter that is still kept. Strongly consistent.
+    async fn dead_letter(&self, thread: &ThreadId, id: &MessageId) -> Result<Option<DeadLetter>, StoreError>;
+
+    /// The newest dead letters, at most `limit`, long bodies left empty. Not strongly consistent: one kept just now
+    /// may be missing.
+    async fn dead_letters(&self, limit: usize) -> Result<Vec<DeadLetter>, StoreError>;
+
+    /// Forgets a dead letter: it was sent again, or nobody wants it.
+    async fn forget_dead_letter(&self, thread: &ThreadId, id: &MessageId) -> Result<(), StoreError>;
 }
 
 /// Both stores in one, as the adapters are.

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use dormouse::message::{CallId, DedupId, RawJson, Seq, ThreadId};
-use dormouse::store::{ChoiceRow, Commit, Committed, MAX_ACTIONS, StoreError, SubscriptionChange};
+use dormouse::message::{CallId, DedupId, MessageId, RawJson, Seq, ThreadId};
+use dormouse::store::{
+    ChoiceRow, Commit, Committed, DeadLetter, MAX_ACTIONS, StoreError, SubscriptionChange,
+};
 
 use crate::bed::{Bed, append, create, days, item, now_ms, parked, raws, said};
 
@@ -257,4 +259,43 @@ pub async fn threads_are_listed_newest_first(bed: &Bed) {
     assert_eq!((listed[0].agent.as_str(), listed[0].created_at_ms), ("agent", base + 24));
     assert_eq!(bed.store.list_threads(100).await.unwrap().len(), 25);
     assert!(bed.store.list_threads(0).await.unwrap().is_empty());
+}
+
+pub async fn i1_dead_letters_are_kept_whole_and_once_until_they_are_forgotten(bed: &Bed) {
+    let letter = |thread: &str, id: &str, body: String, kept_at_ms| DeadLetter {
+        thread: ThreadId::from(thread),
+        message_id: MessageId::from(id),
+        reason: "nobody \u{0} knows".to_owned(),
+        body,
+        kept_at_ms,
+    };
+    let small = letter("t", "m-1", "x".to_owned(), now_ms());
+    let large = letter("t #é", "m-2", "y\u{0}".repeat(600_000), now_ms() + 1);
+    let empty = letter("t", "m-3", String::new(), now_ms() + 2);
+    for letter in [&small, &large, &empty] {
+        bed.store.keep_dead_letter(letter).await.unwrap();
+        let kept = bed.store.dead_letter(&letter.thread, &letter.message_id).await.unwrap();
+        assert!(kept.as_ref() == Some(letter));
+    }
+    // Kept again, the first one stays.
+    let again = DeadLetter { body: "other".to_owned(), kept_at_ms: 0, ..small.clone() };
+    bed.store.keep_dead_letter(&again).await.unwrap();
+    assert_eq!(bed.store.dead_letter(&small.thread, &small.message_id).await.unwrap(), Some(small.clone()));
+    let ids =
+        |letters: Vec<DeadLetter>| letters.into_iter().map(|l| l.message_id.to_string()).collect::<Vec<_>>();
+    assert_eq!(ids(bed.store.dead_letters(10).await.unwrap()), ["m-3", "m-2", "m-1"]);
+    assert_eq!(ids(bed.store.dead_letters(1).await.unwrap()), ["m-3"]);
+    // Under which id a message failed.
+    let (thread, cause) = (ThreadId::from("t"), MessageId::from("m-1"));
+    assert_eq!(bed.store.failed_input(&thread, &cause).await.unwrap(), None);
+    bed.store.raise_attempts(&thread, &DedupId::from("d #1"), &cause).await.unwrap();
+    bed.store.raise_attempts(&thread, &DedupId::from("d #2"), &MessageId::from("m-2")).await.unwrap();
+    bed.store.lower_attempts(&thread, &DedupId::from("d #1")).await.unwrap();
+    assert_eq!(bed.store.failed_input(&thread, &cause).await.unwrap(), Some(DedupId::from("d #1")));
+    // They are no threads.
+    assert!(bed.store.list_threads(10).await.unwrap().is_empty());
+    bed.store.forget_dead_letter(&large.thread, &large.message_id).await.unwrap();
+    bed.store.forget_dead_letter(&large.thread, &large.message_id).await.unwrap();
+    assert_eq!(bed.store.dead_letter(&large.thread, &large.message_id).await.unwrap(), None);
+    assert_eq!(ids(bed.store.dead_letters(10).await.unwrap()), ["m-3", "m-1"]);
 }

@@ -8,11 +8,11 @@ use std::collections::HashMap;
 use aws_sdk_dynamodb::types::AttributeValue;
 
 use super::bodies::{Bodies, BodyRef, part_count};
-use super::keys::{self, Key};
+use super::keys::{self, Key, LPK, LSK, List};
 use crate::message::{
     CallId, DedupId, Epoch, Item, ItemBody, ItemFacts, ItemId, LeftOut, MessageId, Seq, ThreadId,
 };
-use crate::store::{ChoiceRow, INLINE_BYTES, ParkedInput, Subscription, body_digest};
+use crate::store::{ChoiceRow, DeadLetter, INLINE_BYTES, ParkedInput, Subscription, body_digest};
 
 /// A row's attributes.
 pub(super) type Row = HashMap<String, AttributeValue>;
@@ -23,8 +23,10 @@ const RAW: &str = "raw";
 const BODY: &str = "body";
 const PARTS: &str = "parts";
 const KIND: &str = "kind";
-const DEDUP: &str = "dedup";
-const CAUSE: &str = "cause";
+/// The dedup id an input came under.
+pub(super) const DEDUP: &str = "dedup";
+/// The message that brought it.
+pub(super) const CAUSE: &str = "cause";
 const TURN: &str = "turn";
 const TURN_ID: &str = "turn_id";
 const OPENS_TURN: &str = "opens_turn";
@@ -41,6 +43,8 @@ pub(super) const ACTIVE: &str = "active";
 const VIEW_TYPE: &str = "view_type";
 const SERVER: &str = "server";
 const STORED_AT: &str = "stored_at";
+const THREAD: &str = "thread";
+const REASON: &str = "reason";
 /// Milliseconds in the unit of `expires_at`.
 pub(super) const MS_PER_SECOND: i64 = 1_000;
 
@@ -221,9 +225,35 @@ pub(super) fn manifest_row(server: &str, manifest: &str, now_ms: i64) -> Row {
     row
 }
 
-/// When a manifest was stored.
+/// When a manifest or a dead letter was stored.
 pub(super) fn stored_at(row: &Row) -> Option<i64> {
     number(row, STORED_AT)
+}
+
+/// A dead letter as a row.
+pub(super) fn dead_letter_row(letter: &DeadLetter) -> Row {
+    let DeadLetter { thread, message_id, reason, body, kept_at_ms } = letter;
+    let mut row = new_row(&keys::dead_letter(thread, message_id));
+    let (lpk, lsk) = keys::list_entry(List::DeadLetters, message_id.as_str(), *kept_at_ms);
+    row.insert(LPK.to_owned(), s(lpk));
+    row.insert(LSK.to_owned(), s(lsk));
+    row.insert(THREAD.to_owned(), s(thread.as_str()));
+    row.insert(CAUSE.to_owned(), s(message_id.as_str()));
+    row.insert(REASON.to_owned(), s(reason));
+    row.insert(STORED_AT.to_owned(), n(kept_at_ms));
+    put_text(&mut row, body);
+    row
+}
+
+/// A dead letter's row; one whose body is gone has an empty one.
+pub(super) fn read_dead_letter(row: &Row, bodies: &Bodies) -> Option<DeadLetter> {
+    Some(DeadLetter {
+        thread: ThreadId::new(text(row, THREAD)?),
+        message_id: MessageId::new(text(row, CAUSE)?),
+        reason: text(row, REASON).unwrap_or_default().to_owned(),
+        body: content(row, bodies).unwrap_or_default().to_owned(),
+        kept_at_ms: stored_at(row).unwrap_or_default(),
+    })
 }
 
 /// A part of a body as a row.

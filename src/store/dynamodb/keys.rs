@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 
 use aws_sdk_dynamodb::types::AttributeValue;
 
-use crate::message::{CallId, DedupId, Epoch, Seq, ThreadId};
+use crate::message::{CallId, DedupId, Epoch, MessageId, Seq, ThreadId};
 use crate::store::body_digest;
 
 /// The partition key's attribute.
@@ -32,6 +32,8 @@ pub(super) const META: &str = "META";
 pub(super) const PARKED: &str = "P#";
 /// Subscriptions.
 pub(super) const SUBSCRIPTION: &str = "S#";
+/// Failed attempts.
+pub(super) const ATTEMPTS: &str = "A#";
 /// Views.
 pub(super) const VIEW: &str = "V#";
 /// Items of a log.
@@ -142,7 +144,7 @@ pub(super) fn dedup(thread: &ThreadId, id: &DedupId) -> Key {
 
 /// Failed attempts of an input.
 pub(super) fn attempts(thread: &ThreadId, id: &DedupId) -> Key {
-    Key::new(thread_pk(thread), format!("A#{}", part(id.as_str())))
+    Key::new(thread_pk(thread), format!("{ATTEMPTS}{}", part(id.as_str())))
 }
 
 /// A parked input.
@@ -185,16 +187,34 @@ pub(super) fn manifest(server: &str) -> Key {
     Key::new(format!("M#{}", part(server)), "manifest")
 }
 
-/// A shard of the list of all threads.
-pub(super) fn list_pk(shard: u8) -> String {
-    format!("LIST#threads#{shard}")
+/// A dead letter.
+pub(super) fn dead_letter(thread: &ThreadId, id: &MessageId) -> Key {
+    Key::new(thread_pk(thread), format!("U#{}", part(id.as_str())))
 }
 
-/// Where a thread stands in the list: its shard and its place by creation time.
-pub(super) fn list_entry(thread: &ThreadId, created_at_ms: i64) -> (String, String) {
-    let shard = body_digest(thread.as_str()).bytes().next().unwrap_or_default() % LIST_SHARDS;
-    let sk = format!("{:0TIME_DIGITS$}#{}", created_at_ms.max(0), part(thread.as_str()));
-    (list_pk(shard), sk)
+/// What the index lists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum List {
+    /// All threads, by creation time.
+    Threads,
+    /// Dead letters, by when they were kept.
+    DeadLetters,
+}
+
+/// A shard of a list.
+pub(super) fn list_pk(list: List, shard: u8) -> String {
+    let name = match list {
+        List::Threads => "threads",
+        List::DeadLetters => "dead-letters",
+    };
+    format!("LIST#{name}#{shard}")
+}
+
+/// Where `name` stands in a list: its shard and its place by time.
+pub(super) fn list_entry(list: List, name: &str, at_ms: i64) -> (String, String) {
+    let shard = body_digest(name).bytes().next().unwrap_or_default() % LIST_SHARDS;
+    let sk = format!("{:0TIME_DIGITS$}#{}", at_ms.max(0), part(name));
+    (list_pk(list, shard), sk)
 }
 
 #[cfg(test)]
@@ -217,7 +237,10 @@ mod tests {
         is(body_part("abc", 1), "B#abc", "000001");
         is(claim_part("abc", 0), "X#abc", "000000");
         is(manifest("http://tools/x"), "M#http://tools/x", "manifest");
-        assert_eq!(list_entry(&t, 1_700_000_000_000).1, "001700000000000#slack:C1");
+        is(dead_letter(&t, &MessageId::from("m-1")), "T#slack:C1", "U#m-1");
+        let listed = |list| list_entry(list, t.as_str(), 1_700_000_000_000);
+        assert_eq!(listed(List::Threads).1, "001700000000000#slack:C1");
+        assert!(listed(List::DeadLetters).0.starts_with("LIST#dead-letters#"));
         assert_eq!(seq_of(&item_sk(Seq(12))), Some(Seq(12)));
     }
 

@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use aws_sdk_dynamodb::types::AttributeValue;
 
 use super::codec::{Row, flag, n, number, s, text};
-use super::keys::{self, LPK, LSK, META};
+use super::keys::{self, LPK, LSK, List, META};
 use crate::message::{Epoch, ItemId, MessageId, RawJson, Seq, ThreadId};
 use crate::store::{Meta, StoreError, ThreadKind};
 
@@ -87,7 +87,7 @@ pub(super) fn owned(meta: &Meta) -> Vec<Assignment> {
 
 /// What a thread is: set by the commit that makes it, with its place in the list of threads.
 pub(super) fn identity(meta: &Meta) -> Vec<Assignment> {
-    let (lpk, lsk) = keys::list_entry(&meta.thread, meta.created_at_ms);
+    let (lpk, lsk) = keys::list_entry(List::Threads, meta.thread.as_str(), meta.created_at_ms);
     vec![
         (THREAD, Some(s(meta.thread.as_str()))),
         (ROOT, Some(s(meta.root.as_str()))),

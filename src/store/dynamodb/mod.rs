@@ -120,13 +120,23 @@ impl ConversationStore for DynamoStore {
         dedup: &DedupId,
         cause: &MessageId,
     ) -> Result<u32, StoreError> {
-        let (attempts, ()) =
-            tokio::try_join!(self.add_attempts(thread, dedup, 1), self.mark_redelivered(thread, cause))?;
+        let (attempts, ()) = tokio::try_join!(
+            self.add_attempts(thread, dedup, Some(cause), 1),
+            self.mark_redelivered(thread, cause)
+        )?;
         Ok(attempts)
     }
 
     async fn lower_attempts(&self, thread: &ThreadId, dedup: &DedupId) -> Result<(), StoreError> {
-        self.add_attempts(thread, dedup, -1).await.map(drop)
+        self.add_attempts(thread, dedup, None, -1).await.map(drop)
+    }
+
+    async fn failed_input(
+        &self,
+        thread: &ThreadId,
+        cause: &MessageId,
+    ) -> Result<Option<DedupId>, StoreError> {
+        self.failed_under(thread, cause).await
     }
 
     async fn put_claim(&self, body: &str) -> Result<String, StoreError> {

@@ -6,12 +6,13 @@ use async_trait::async_trait;
 use aws_sdk_dynamodb::types::AttributeValue;
 use futures::future::try_join_all;
 
+use super::bodies::Bodies;
 use super::codec::{self, Row, s};
-use super::keys::{self, Key, LISTS, LPK, LSK};
+use super::keys::{self, Key, LISTS, LPK, LSK, List};
 use super::reads::{BATCH_KEYS, Range};
 use super::{DynamoStore, meta_row};
-use crate::message::{CallId, RawJson, ThreadId};
-use crate::store::{ChoiceRow, StateStore, StoreError, Subscription, ThreadSummary};
+use crate::message::{CallId, MessageId, RawJson, ThreadId};
+use crate::store::{ChoiceRow, DeadLetter, StateStore, StoreError, Subscription, ThreadSummary};
 
 /// The most threads one list returns.
 const MAX_LIST: usize = 1_000;
@@ -43,12 +44,7 @@ impl DynamoStore {
         if limit == 0 {
             return Ok(Vec::new());
         }
-        let shards = (0..keys::LIST_SHARDS).map(|shard| self.newest_of_shard(shard, limit));
-        let mut rows: Vec<Row> = try_join_all(shards).await?.into_iter().flatten().collect();
-        rows.sort_by(|a, b| codec::text(b, LSK).cmp(&codec::text(a, LSK)));
-        rows.truncate(limit);
-        let keys = rows.iter().filter_map(Key::of).collect();
-        let metas = self.get_many(keys, BATCH_KEYS).await?;
+        let metas = self.newest_of(List::Threads, limit).await?;
         let mut threads: Vec<ThreadSummary> = metas
             .values()
             .filter_map(|row| match meta_row::read(row) {
@@ -64,7 +60,16 @@ impl DynamoStore {
         Ok(threads)
     }
 
-    async fn newest_of_shard(&self, shard: u8, limit: usize) -> Result<Vec<Row>, StoreError> {
+    /// The rows that stand first in a list.
+    async fn newest_of(&self, list: List, limit: usize) -> Result<HashMap<Key, Row>, StoreError> {
+        let shards = (0..keys::LIST_SHARDS).map(|shard| self.newest_of_shard(list, shard, limit));
+        let mut rows: Vec<Row> = try_join_all(shards).await?.into_iter().flatten().collect();
+        rows.sort_by(|a, b| codec::text(b, LSK).cmp(&codec::text(a, LSK)));
+        rows.truncate(limit);
+        self.get_many(rows.iter().filter_map(Key::of).collect(), BATCH_KEYS).await
+    }
+
+    async fn newest_of_shard(&self, list: List, shard: u8, limit: usize) -> Result<Vec<Row>, StoreError> {
         let page = i32::try_from(limit).unwrap_or(i32::MAX);
         let mut rows = Vec::new();
         let mut next: Option<HashMap<String, AttributeValue>> = None;
@@ -76,7 +81,7 @@ impl DynamoStore {
                         .table_name(&*self.table)
                         .index_name(LISTS)
                         .key_condition_expression(format!("{LPK} = :shard"))
-                        .expression_attribute_values(":shard", s(keys::list_pk(shard)))
+                        .expression_attribute_values(":shard", s(keys::list_pk(list, shard)))
                         .scan_index_forward(false)
                         .limit(page)
                         .set_exclusive_start_key(next.clone())
@@ -154,5 +159,36 @@ impl StateStore for DynamoStore {
 
     async fn put_manifest(&self, server: &str, manifest: &str, now_ms: i64) -> Result<(), StoreError> {
         self.put_text_row(codec::manifest_row(server, manifest, now_ms), manifest).await
+    }
+
+    async fn keep_dead_letter(&self, letter: &DeadLetter) -> Result<(), StoreError> {
+        if self.get(&keys::dead_letter(&letter.thread, &letter.message_id)).await?.is_some() {
+            return Ok(());
+        }
+        self.put_text_row(codec::dead_letter_row(letter), &letter.body).await
+    }
+
+    async fn dead_letter(&self, thread: &ThreadId, id: &MessageId) -> Result<Option<DeadLetter>, StoreError> {
+        let Some(row) = self.get(&keys::dead_letter(thread, id)).await? else { return Ok(None) };
+        let bodies = self.bodies_of([&row].into_iter()).await?;
+        Ok(codec::read_dead_letter(&row, &bodies))
+    }
+
+    async fn dead_letters(&self, limit: usize) -> Result<Vec<DeadLetter>, StoreError> {
+        let rows = self.newest_of(List::DeadLetters, limit.min(MAX_LIST)).await?;
+        let none = Bodies::default();
+        let mut letters: Vec<DeadLetter> =
+            rows.values().filter_map(|row| codec::read_dead_letter(row, &none)).collect();
+        letters.sort_by(DeadLetter::newest_first);
+        Ok(letters)
+    }
+
+    async fn forget_dead_letter(&self, thread: &ThreadId, id: &MessageId) -> Result<(), StoreError> {
+        let key = keys::dead_letter(thread, id).attributes();
+        self.repeat("DeleteItem", || {
+            self.client.delete_item().table_name(&*self.table).set_key(Some(key.clone())).send()
+        })
+        .await?;
+        Ok(())
     }
 }
