@@ -1,10 +1,11 @@
 //! The store and the queue of a directory, for commands that look or queue: those of the process that has the
-//! directory, or its files, opened for a moment.
+//! directory, or its files, opened for a moment; or those of a deployed stack.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use dormouse::assembly::{self, Clients};
+use dormouse::config::Config;
 use dormouse::local::aws::{EmbeddedAws, EmbeddedOptions};
 use dormouse::local::endpoints::{Endpoints, is_in_use};
 use dormouse::local::system::start_aws;
@@ -14,7 +15,8 @@ use dormouse::store::Store;
 use dormouse::store::dynamodb::DynamoStore;
 use tokio::time::Instant;
 
-use super::CliError;
+use super::args::Global;
+use super::{CliError, setup};
 
 /// How long a process that has the directory may take to start or to end.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -27,9 +29,11 @@ enum Owner {
     Running,
     /// This one, until [`Access::close`].
     Here(EmbeddedAws),
+    /// A deployed stack.
+    Deployed,
 }
 
-/// Store and queue of a directory.
+/// Store and queue of a directory or a stack.
 pub struct Access {
     owner: Owner,
     /// Everything stored.
@@ -41,8 +45,13 @@ pub struct Access {
 }
 
 impl Access {
-    /// Finds the running process, or opens the files of `dir`, which is made if absent.
-    pub async fn open(dir: &Path) -> Result<Self, CliError> {
+    /// Finds the running process, or opens the files of the directory, which is made if absent; the deployed stack
+    /// with `--aws`.
+    pub async fn open(global: &Global) -> Result<Self, CliError> {
+        if global.aws {
+            return Self::deployed(&setup::read(global)?).await;
+        }
+        let dir = global.dir.as_path();
         let give_up = Instant::now() + PATIENCE;
         while is_in_use(dir) {
             if let Some(endpoints) = Endpoints::read(dir) {
@@ -68,11 +77,20 @@ impl Access {
     }
 
     /// The same for commands that only look: nothing is made where nothing is.
-    pub async fn open_existing(dir: &Path) -> Result<Option<Self>, CliError> {
-        match dir.is_dir() {
-            true => Self::open(dir).await.map(Some),
+    pub async fn open_existing(global: &Global) -> Result<Option<Self>, CliError> {
+        match global.aws || global.dir.is_dir() {
+            true => Self::open(global).await.map(Some),
             false => Ok(None),
         }
+    }
+
+    /// With the credentials and the region of the environment.
+    async fn deployed(config: &Config) -> Result<Self, CliError> {
+        let clients = Clients::new(&aws_config::load_from_env().await);
+        let (store, input) = assembly::store_and_input(config, &clients)
+            .map_err(|e| CliError::Usage(format!("{e}; with --aws it is one of the stack's outputs")))?;
+        let input_queue = config.aws.input_queue_url.clone();
+        Ok(Self { owner: Owner::Deployed, store, input: (*input).clone(), sqs: clients.sqs, input_queue })
     }
 
     fn new(owner: Owner, endpoints: &Endpoints) -> Self {
@@ -84,7 +102,7 @@ impl Access {
 
     /// Whether another process works the queue off.
     pub fn is_running(&self) -> bool {
-        matches!(self.owner, Owner::Running)
+        matches!(self.owner, Owner::Running | Owner::Deployed)
     }
 
     /// Inputs that wait in the queue, of all threads; none if the queue does not say.
@@ -111,7 +129,7 @@ impl Access {
     /// Leaves the directory as it was found.
     pub async fn close(self) {
         match self.owner {
-            Owner::Running => {}
+            Owner::Running | Owner::Deployed => {}
             Owner::Here(aws) => aws.stop().await,
         }
     }

@@ -21,6 +21,7 @@ Examples:
   dormouse send 'say later' -t t1           queue a text; also while nothing runs
   dormouse show t1                          read the conversation
   dormouse threads                          list all of them
+  dormouse redrive                          list what could not be processed; `redrive ID` sends it again
 
 Without configuration a script answers: `say TEXT`, `seen`, `think TEXT`, `slow N WORD`, `fail TEXT`,
 `call TOOL JSON`, `both TOOL JSON TOOL JSON`, `look TOOL JSON`. The demo's tools are srv_echo,
@@ -54,6 +55,10 @@ pub struct Global {
     /// Default model: `scripted`, `provider::model` (anthropic::…, openai::…, ollama::…), or a name in [models]
     #[arg(long, global = true, value_name = "SPEC")]
     pub model: Option<String>,
+    /// The deployed stack instead of --dir, for send, show, threads and redrive: its table and queue from the
+    /// configuration (DORMOUSE_AWS__TABLE, DORMOUSE_AWS__INPUT_QUEUE_URL), credentials from the environment
+    #[arg(long, global = true)]
+    pub aws: bool,
     /// Logs on standard error; twice for more (or DORMOUSE_LOG=filter)
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub verbose: u8,
@@ -86,6 +91,21 @@ Replies are messages on the output queue.")]
     Show(ShowArgs),
     /// List conversations, newest first
     Threads,
+    /// List dead letters; with IDs, send them again
+    #[command(after_help = "\
+A dead letter is a message that can never be processed, or that no worker finished. It is kept until it is sent
+again or discarded. Sent again it is a new message, at the end of its thread, under a new id.")]
+    Redrive(RedriveArgs),
+}
+
+impl Global {
+    /// Where conversations are, for people.
+    pub fn place(&self) -> String {
+        match self.aws {
+            true => "the deployed stack".to_owned(),
+            false => self.dir.display().to_string(),
+        }
+    }
 }
 
 /// Which thread.
@@ -170,6 +190,23 @@ pub struct ShowArgs {
     /// Everything as one JSON object, for scripts
     #[arg(long)]
     pub json: bool,
+}
+
+/// `dormouse redrive`.
+#[derive(Debug, ClapArgs)]
+pub struct RedriveArgs {
+    /// Which; nothing named: list them
+    #[arg(value_name = "ID")]
+    pub ids: Vec<String>,
+    /// All that are listed
+    #[arg(long, conflicts_with = "ids")]
+    pub all: bool,
+    /// Print their bodies instead
+    #[arg(long, requires = "ids")]
+    pub show: bool,
+    /// Forget them instead
+    #[arg(long, conflicts_with = "show")]
+    pub discard: bool,
 }
 
 /// The words as one text that says something.

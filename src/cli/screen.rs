@@ -13,6 +13,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 /// Characters of arguments and results in a tool line.
 const SHOWN_CHARS: usize = 160;
+/// Between two columns.
+const GAP: &str = "  ";
 /// How often the spinner turns.
 const TICK: Duration = Duration::from_millis(100);
 
@@ -36,6 +38,25 @@ pub fn toned(text: &str, tone: Tone, colours: Colours) -> String {
         (Colours::Yes, Tone::Bold) => 1,
     };
     format!("\u{1b}[{code}m{text}\u{1b}[0m")
+}
+
+/// Rows under a bold head, each column as wide as it needs.
+pub fn columns<const N: usize>(head: &[&str; N], rows: &[[String; N]], colours: Colours) -> String {
+    let width = |at: usize| {
+        let cells = rows.iter().map(|row| row[at].chars().count());
+        cells.chain([head[at].chars().count()]).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..N).map(width).collect();
+    let line = |row: &[String; N]| {
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
+        cells.collect::<Vec<_>>().join(GAP).trim_end().to_owned()
+    };
+    let mut text = toned(&line(&head.map(str::to_owned)), Tone::Bold, colours) + "\n";
+    for row in rows {
+        text.push_str(&line(row));
+        text.push('\n');
+    }
+    text
 }
 
 /// Whether colours are wanted.

@@ -12,7 +12,7 @@ pub async fn run(global: &Global, send: SendArgs) -> Result<(), CliError> {
     let text = args::text(&send.text)?;
     let thread = send.thread.id()?;
     let (message, dedup) = user_text(thread.clone(), &text);
-    let access = Access::open(&global.dir).await?;
+    let access = Access::open(global).await?;
     let running = access.is_running();
     access.send(&message, &dedup).await?;
     writeln!(io::stdout(), "{thread} {dedup}")?;

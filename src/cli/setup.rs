@@ -40,6 +40,13 @@ pub fn model_name(config: &Config) -> String {
 
 /// Reads the configuration and checks that the default agent's model can be made.
 fn config(global: &Global) -> Result<Config, CliError> {
+    let config = read(global)?;
+    check_model(&config)?;
+    Ok(config)
+}
+
+/// Reads the configuration.
+pub fn read(global: &Global) -> Result<Config, CliError> {
     let file = match &global.config {
         Some(file) if !file.is_file() => {
             return Err(CliError::Usage(format!(
@@ -57,9 +64,7 @@ fn config(global: &Global) -> Result<Config, CliError> {
         }
     });
     model_set?;
-    let config = loaded.map_err(|e| CliError::Usage(one_line(&e.to_string())))?;
-    check_model(&config)?;
-    Ok(config)
+    loaded.map_err(|e| CliError::Usage(one_line(&e.to_string())))
 }
 
 /// Makes `spec` the model of the default agent.

@@ -13,8 +13,8 @@ use super::transcript;
 /// Runs the command.
 pub async fn run(global: &Global, show: ShowArgs) -> Result<(), CliError> {
     let thread = args::thread_id(&show.thread)?;
-    let nowhere = || CliError::Failed(format!("there is no thread {thread} in {}", global.dir.display()));
-    let access = Access::open_existing(&global.dir).await?.ok_or_else(nowhere)?;
+    let nowhere = || CliError::Failed(format!("there is no thread {thread} in {}", global.place()));
+    let access = Access::open_existing(global).await?.ok_or_else(nowhere)?;
     let loaded = access.store.load(&thread, &[]).await;
     let queued = access.queued().await.unwrap_or(0);
     let running = access.is_running();

@@ -7,18 +7,16 @@ use dormouse::store::ThreadSummary;
 use super::CliError;
 use super::access::Access;
 use super::args::Global;
-use super::screen::{Colours, Tone, toned};
+use super::screen::{Colours, columns};
 use super::show::queue_line;
 use super::transcript::local_time;
 
 /// Threads of a list.
 const MAX_THREADS: usize = 1_000;
-/// Between two columns.
-const GAP: &str = "  ";
 
 /// Runs the command.
 pub async fn run(global: &Global) -> Result<(), CliError> {
-    let access = Access::open_existing(&global.dir).await?;
+    let access = Access::open_existing(global).await?;
     let (threads, queued, running) = match access {
         None => (Vec::new(), 0, false),
         Some(access) => {
@@ -29,10 +27,7 @@ pub async fn run(global: &Global) -> Result<(), CliError> {
         }
     };
     if threads.is_empty() {
-        eprintln!(
-            "There are no threads in {} yet. Begin one: dormouse chat 'say hello'",
-            global.dir.display()
-        );
+        eprintln!("There are no threads in {} yet. Begin one: dormouse chat 'say hello'", global.place());
     } else {
         let mut out = io::stdout().lock();
         out.write_all(table(&threads, Colours::of(&io::stdout())).as_bytes())?;
@@ -45,7 +40,6 @@ pub async fn run(global: &Global) -> Result<(), CliError> {
 }
 
 fn table(threads: &[ThreadSummary], colours: Colours) -> String {
-    let head = ["THREAD", "AGENT", "CREATED", "ITEMS", "PENDING", "STATE"].map(str::to_owned);
     let rows: Vec<[String; 6]> = threads
         .iter()
         .map(|thread| {
@@ -64,16 +58,5 @@ fn table(threads: &[ThreadSummary], colours: Colours) -> String {
             ]
         })
         .collect();
-    let width = |at: usize| rows.iter().chain([&head]).map(|row| row[at].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..head.len()).map(width).collect();
-    let line = |row: &[String; 6]| {
-        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
-        cells.collect::<Vec<_>>().join(GAP).trim_end().to_owned()
-    };
-    let mut text = toned(&line(&head), Tone::Bold, colours) + "\n";
-    for row in &rows {
-        text.push_str(&line(row));
-        text.push('\n');
-    }
-    text
+    columns(&["THREAD", "AGENT", "CREATED", "ITEMS", "PENDING", "STATE"], &rows, colours)
 }
