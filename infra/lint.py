@@ -97,7 +97,7 @@ def listed(value):
 def own_rules(template, source_folder):
     """The findings of this stack's own rules, as sentences."""
     resources = template["Resources"]
-    worker, api = resources["Worker"]["Properties"], resources["Api"]["Properties"]
+    worker, api, drain = (resources[name]["Properties"] for name in ("Worker", "Api", "Drain"))
     queue, table = resources["InputQueue"]["Properties"], resources["Table"]["Properties"]
     dead_letters = resources["DeadLetterQueue"]["Properties"]
 
@@ -111,6 +111,8 @@ def own_rules(template, source_folder):
         visibility = int(resolve(queue["VisibilityTimeout"], template, parameters))
         if visibility != timeout + VISIBILITY_MARGIN:
             yield f"InputQueue: visibility {visibility} s is not the worker's timeout {timeout} s + {VISIBILITY_MARGIN} s"
+    if int(dead_letters["VisibilityTimeout"]) != int(drain["Timeout"]) + VISIBILITY_MARGIN:
+        yield f"DeadLetterQueue: visibility {dead_letters['VisibilityTimeout']} s is not the drain's timeout {drain['Timeout']} s + {VISIBILITY_MARGIN} s"
     if int(api["Timeout"]) >= GATEWAY_SECONDS:
         yield f"Api: a timeout of {api['Timeout']} s outlasts the gateway's {GATEWAY_SECONDS} s"
 
@@ -123,11 +125,14 @@ def own_rules(template, source_folder):
         yield f"InputQueue: maxReceiveCount is not {MAX_RECEIVES}"
     if queue["RedrivePolicy"]["deadLetterTargetArn"] != {"Fn::GetAtt": ["DeadLetterQueue", "Arn"]} or not dead_letters.get("FifoQueue"):
         yield "InputQueue: its dead letters do not go to DeadLetterQueue, or that is no FIFO queue"
-    if worker.get("RecursiveLoop") != "Allow":
-        yield "Worker: without RecursiveLoop: Allow, Lambda stops a chain of slices after about 16 hops"
-    source = resources["WorkerInput"]["Properties"]
-    if source.get("FunctionResponseTypes") != ["ReportBatchItemFailures"]:
-        yield "Worker: without ReportBatchItemFailures one failed input repeats its whole batch"
+    for name, function in {"Worker": worker, "Drain": drain}.items():
+        if function.get("RecursiveLoop") != "Allow":
+            yield f"{name}: without RecursiveLoop: Allow, Lambda stops a chain of slices after about 16 hops"
+    for name in ("WorkerInput", "DrainDeadLetter"):
+        if resources[name]["Properties"].get("FunctionResponseTypes") != ["ReportBatchItemFailures"]:
+            yield f"{name}: without ReportBatchItemFailures one failed message repeats its whole batch"
+    if resources["DrainDeadLetter"]["Properties"]["EventSourceArn"] != {"Fn::GetAtt": ["DeadLetterQueue", "Arn"]}:
+        yield "Drain: it does not drain the dead-letter queue"
 
     if table.get("TimeToLiveSpecification") != {"AttributeName": "expires_at", "Enabled": True}:
         yield "Table: rows expire by expires_at"

@@ -17,6 +17,8 @@ MUTATIONS = [
     ("Visibility: 960", "Visibility: 900", "is not the worker's timeout 900 s + 60 s"),
     ('"60": { Visibility: 120 }', '"60": { Visibility: 60 }', "visibility 60 s"),
     ('"600", "900"]', '"600", "900", "30"]', "30"),
+    ("      VisibilityTimeout: 120", "      VisibilityTimeout: 60", "is not the drain's timeout 60 s + 60 s"),
+    ("            Queue: !GetAtt DeadLetterQueue.Arn", "            Queue: !GetAtt InputQueue.Arn", "does not drain"),
     ("Timeout: 29", "Timeout: 30", "outlasts the gateway"),
     ("Timeout: !Ref WorkerTimeout", "Timeout: 900", "visibility 120 s is not the worker's timeout 900 s"),
     ("DeduplicationScope: messageGroup", "DeduplicationScope: queue", "DeduplicationScope"),

@@ -194,6 +194,28 @@ class World:
         """Everything stored for a thread, for comparison; the time of the last look is not part of it."""
         return {"items": self.rows(f"L#0#{thread}", "I#"), "head": [row.get("head") for row in self.rows(f"T#{thread}", "META")]}
 
+    def dead_letter(self):
+        """The one dead letter of THREAD."""
+        end = time.monotonic() + PATIENCE
+        while not (letters := self.rows(f"T#{THREAD}", "U#")):
+            assert time.monotonic() < end, "no dead letter is kept"
+            time.sleep(0.2)
+        letter, = letters
+        return letter
+
+    def dormouse(self, *arguments):
+        """Runs the command as an operator does, on the deployed stack."""
+        environment = os.environ | CREDENTIALS | {
+            "AWS_ENDPOINT_URL": self.endpoint,
+            "AWS_DEFAULT_REGION": REGION,
+            "DORMOUSE_AWS__TABLE": self.out["TableName"],
+            "DORMOUSE_AWS__INPUT_QUEUE_URL": self.out["InputQueueUrl"],
+        }
+        command = ["cargo", "run", "--quiet", "--bin", "dormouse", "--", "--aws", *arguments]
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=900)
+        assert done.returncode == 0, f"dormouse {arguments}: {done.stdout} {done.stderr}"
+        return done.stdout
+
     def waiting(self, queue):
         attributes = self.sqs.get_queue_attributes(QueueUrl=self.out[queue], AttributeNames=["All"])["Attributes"]
         return int(attributes["ApproximateNumberOfMessages"]) + int(attributes["ApproximateNumberOfMessagesNotVisible"])
@@ -208,7 +230,7 @@ class World:
     def logs(self):
         """The functions' log lines, for the eyes of whoever reads a failure."""
         logs = client("logs", self.endpoint)
-        for name in ("worker", "api"):
+        for name in ("worker", "drain", "api"):
             with contextlib.suppress(ClientError):
                 events = logs.filter_log_events(logGroupName=f"/dormouse/{STACK}/{name}", limit=200)["events"]
                 print(f"--- log of {name}", *(event["message"].rstrip() for event in events), sep="\n")
@@ -323,6 +345,31 @@ def nothing_went_to_the_dead_letter_queue(world):
     assert world.waiting("DeadLetterQueueUrl") == 0
 
 
+def a_message_that_nobody_can_read_is_kept_and_the_user_is_told(world):
+    world.sqs.send_message(
+        QueueUrl=world.out["InputQueueUrl"], MessageBody="not json", MessageGroupId=THREAD, MessageDeduplicationId=str(uuid.uuid4()))
+    world.wait_for_output("put aside for an operator")
+    letter = world.dead_letter()
+    assert letter["raw"]["S"] == "not json", letter
+    assert "not an InputMessage" in letter["reason"]["S"], letter
+    world.settle("DeadLetterQueueUrl")
+
+
+def a_message_that_died_in_the_queue_is_given_up_on_and_can_be_sent_again(world):
+    # As the queue would put it there after a hundred receives, but for the attribute that only a queue can write.
+    world.sqs.send_message(
+        QueueUrl=world.out["DeadLetterQueueUrl"], MessageBody=input_message("th-2", "say risen", {}), MessageGroupId="th-2",
+        MessageDeduplicationId=str(uuid.uuid4()))
+    world.wait_for_output("put aside for an operator")
+    world.settle("InputQueueUrl")
+    item, = world.rows("L#0#th-2", "I#")
+    assert "a message was left out" in item["raw"]["S"], item
+    letter, = world.rows("T#th-2", "U#")
+    world.dormouse("redrive", letter["cause"]["S"])
+    world.wait_for_output("risen")
+    assert world.rows("T#th-2", "U#") == []
+
+
 CHECKS = [
     iam_is_enforced,
     the_health_check_answers_through_the_gateway,
@@ -333,6 +380,8 @@ CHECKS = [
     a_repeated_callback_changes_nothing,
     the_same_message_again_changes_nothing,
     nothing_went_to_the_dead_letter_queue,
+    a_message_that_nobody_can_read_is_kept_and_the_user_is_told,
+    a_message_that_died_in_the_queue_is_given_up_on_and_can_be_sent_again,
 ]
 
 
