@@ -1,9 +1,12 @@
 //! What must hold when something leaves (I3), when a batch is acknowledged (I1), and when the world is at rest
 //! (I1, I4, I7).
 
-use dormouse::message::{CallId, DedupId, OutputMessage, Seq, ThreadId};
-use dormouse::store::Promise;
+use dormouse::message::{
+    CallId, DedupId, InputContent, InputMessage, MessageId, OutputMessage, Seq, ThreadId,
+};
+use dormouse::store::{Promise, StateStore};
 use dormouse::tools::Invocation;
+use futures::FutureExt;
 
 use crate::ledger::{ParkedBy, Settled, Thread};
 use crate::queue::Delivered;
@@ -79,7 +82,7 @@ impl Sim {
             Kind::Text { refusable: true, .. } if self.is_refused(group, dedup) => return,
             Kind::Text { .. } => "a person's text",
             Kind::Junk => "a body that nobody can read",
-            Kind::Release => return,
+            Kind::Release | Kind::Undeliverable => return,
             _ if unknown_thread => return,
             Kind::Result { call } => match thread.calls.get(call).map(|call| call.settled) {
                 None | Some(Some(Settled::Tool)) => return,
@@ -102,6 +105,28 @@ impl Sim {
         self.broken(format!("I1: {dedup} is acknowledged without effect: {why}"));
     }
 
+    /// The drain says that it has a message.
+    pub fn drained(&mut self, message: &Delivered) {
+        let kept = self.store.dead_letter(&message.group, &MessageId::new(&message.id)).now_or_never();
+        if !matches!(kept, Some(Ok(Some(_)))) {
+            self.broken(format!("I1: {} is drained and not kept", message.id));
+        }
+    }
+
+    /// Dead words of dead messages, and those messages: nobody heard of them.
+    fn unheard(&self) -> Vec<&str> {
+        let mut unheard = Vec::new();
+        for word in &self.dead {
+            let content = InputMessage::parse(word.body.as_bytes()).map(|message| message.content);
+            if let Ok(InputContent::Undeliverable(of)) = content {
+                let dead = self.dead.iter().find(|message| message.id == of.message_id.as_str());
+                unheard.extend([word.id.as_str()]);
+                unheard.extend(dead.map(|message| message.id.as_str()));
+            }
+        }
+        unheard
+    }
+
     /// Everything that must be true once nothing is left to do.
     pub fn at_rest(&mut self) {
         let held = self.all_inputs_are_done().and_then(|()| self.all_promises_are_kept());
@@ -109,10 +134,17 @@ impl Sim {
     }
 
     fn all_inputs_are_done(&self) -> Result<(), String> {
+        let unheard = self.unheard();
         for (group, dedup, kind) in self.sent.iter() {
             let Kind::Text { token, refusable, .. } = kind else { continue };
-            let stored = self.ledger.thread(group).is_some_and(|thread| thread.item_of.contains_key(dedup));
-            let dead = self.queue.dead.iter().any(|message| &message.dedup == dedup);
+            let thread = self.ledger.thread(group);
+            let stored = |id: &DedupId| thread.is_some_and(|thread| thread.item_of.contains_key(id));
+            // A message whose attempts nobody could count is given up on under its own id.
+            let dead =
+                self.dead.iter().filter(|message| &message.dedup == dedup && &message.group == group).any(
+                    |message| stored(&DedupId::new(&message.id)) || unheard.contains(&message.id.as_str()),
+                );
+            let stored = stored(dedup);
             let refused = *refusable && self.is_refused(group, dedup);
             if !(stored || dead || refused) {
                 return Err(format!("I1: {token} of {group} is lost"));
@@ -122,7 +154,7 @@ impl Sim {
     }
 
     fn all_promises_are_kept(&self) -> Result<(), String> {
-        let dead: Vec<&str> = self.queue.dead.iter().map(|message| message.id.as_str()).collect();
+        let dead = self.unheard();
         for (id, thread) in &self.ledger.threads {
             let open: Vec<_> = thread.open.iter().filter(|c| !dead.contains(&c.as_str())).collect();
             if !open.is_empty() {

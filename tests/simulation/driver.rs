@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use aws_lambda_events::event::sqs::{SqsBatchResponse, SqsEvent};
 use dormouse::message::ThreadId;
+use dormouse::slice::drain::Drain;
 use dormouse::slice::records::process_records;
 use dormouse::slice::{Limits, NoObserver, Runtime};
 use dormouse::store::{ConversationStore, Store};
@@ -17,7 +18,7 @@ use tokio::time::Instant;
 use crate::model::OneAgent;
 use crate::plan::{Plan, Schedule};
 use crate::ports::Ports;
-use crate::queue::Delivered;
+use crate::queue::{Delivered, Which};
 use crate::rng::{Rng, hash};
 use crate::sim::{Sim, Stats, World};
 use crate::tools::Source;
@@ -43,6 +44,7 @@ const PATIENCE: u32 = 4;
 pub struct Stage {
     world: World,
     runtime: Arc<Runtime>,
+    drain: Drain,
 }
 
 /// How a world ended.
@@ -55,6 +57,7 @@ pub struct End {
 }
 
 struct Worker {
+    of: Which,
     slice: Pin<Box<dyn Future<Output = SqsBatchResponse>>>,
     messages: Vec<Delivered>,
     started: usize,
@@ -80,7 +83,12 @@ impl Stage {
             clock: Arc::new(ports),
             limits: Limits::default(),
         };
-        Self { world, runtime: Arc::new(runtime) }
+        let drain = Drain {
+            store: runtime.store.clone(),
+            input: runtime.input.clone(),
+            clock: runtime.clock.clone(),
+        };
+        Self { world, runtime: Arc::new(runtime), drain }
     }
 
     pub fn sound() -> Self {
@@ -116,6 +124,7 @@ pub struct Loop<'a> {
 enum Act {
     Poll(usize),
     Receive,
+    Drain,
     Text,
     Later,
     Tick,
@@ -208,7 +217,8 @@ impl<'a> Loop<'a> {
             }
             match self.choose() {
                 Act::Poll(at) => self.poll(at),
-                Act::Receive => self.receive(),
+                Act::Receive => self.receive(Which::Input),
+                Act::Drain => self.receive(Which::Dead),
                 Act::Text => {
                     self.texts_left -= 1;
                     let threads = self.world.with(|sim| sim.plan.threads);
@@ -226,10 +236,12 @@ impl<'a> Loop<'a> {
         let awake: Vec<usize> =
             (0..self.workers.len()).filter(|at| self.workers[*at].quiet < QUIET_POLLS).collect();
         let (texts_left, workers) = (self.texts_left, self.workers.len());
+        let draining = self.workers.iter().any(|worker| worker.of == Which::Dead);
         let people = &mut self.people;
         self.world.with(|sim| {
             let receives = workers < sim.plan.workers && !sim.queue.free_groups(sim.now_s).is_empty();
-            let waits = workers > 0 || !sim.queue.is_empty();
+            let drains = !draining && !sim.dead_letters.free_groups(sim.now_s).is_empty();
+            let waits = workers > 0 || !sim.queue.is_empty() || !sim.dead_letters.is_empty();
             if sim.plan.schedule == Schedule::Orderly {
                 return match (awake.first(), waits) {
                     (Some(at), _) => Act::Poll(*at),
@@ -254,6 +266,7 @@ impl<'a> Loop<'a> {
                 if texts_left > 0 { 15 } else { 0 },
                 if sim.later.is_empty() { 0 } else { 60 },
                 ticks,
+                if drains { 60 } else { 0 },
             ];
             let mut at = sim.rng.below(weights.iter().sum());
             let which = weights.iter().position(|weight| match at.checked_sub(*weight) {
@@ -268,17 +281,31 @@ impl<'a> Loop<'a> {
                 Some(1) => Act::Receive,
                 Some(2) => Act::Text,
                 Some(3) => Act::Later,
-                Some(_) => Act::Tick,
+                Some(4) => Act::Tick,
+                Some(_) => Act::Drain,
                 None if waits => Act::Tick,
                 None => Act::Rest,
             }
         })
     }
 
-    fn receive(&mut self) {
+    fn receive(&mut self, of: Which) {
         let worker = self.world.with(|sim| {
-            let (batch, visibility) = (sim.plan.batch, sim.plan.visibility_s);
-            let received = sim.queue.receive(sim.now_s, batch, visibility, &mut sim.rng);
+            let Plan { batch, visibility_s, .. } = sim.plan;
+            let most = match of {
+                Which::Input => sim.plan.max_receives,
+                Which::Dead => u32::MAX,
+            };
+            let mut rng = sim.rng.clone();
+            let now = sim.now_s;
+            let (received, dead) = sim.queue_of(of).receive(now, batch, visibility_s, most, &mut rng);
+            sim.rng = rng;
+            for message in dead {
+                sim.stats.died += 1;
+                sim.note(|| format!("{} {} has died", message.group, message.id));
+                sim.dead.push(message.clone());
+                sim.dead_letters.bury(message);
+            }
             if received.is_empty() {
                 return None;
             }
@@ -288,17 +315,22 @@ impl<'a> Loop<'a> {
             let dies_at = dies.then(|| 1 + sim.rng.below(MAX_POLLS) as u32);
             sim.note(|| {
                 let ids = messages.iter().map(|m| format!("{}/{}×{} {}", m.group, m.id, m.receives, m.dedup));
-                format!("receive [{}] dies at {dies_at:?}", ids.collect::<Vec<_>>().join(", "))
+                format!("receive {of:?} [{}] dies at {dies_at:?}", ids.collect::<Vec<_>>().join(", "))
             });
             Some((messages, records, dies_at, sim.step))
         });
         let Some((messages, records, dies_at, started)) = worker else { return };
-        let runtime = self.stage.runtime.clone();
+        let (runtime, drain) = (self.stage.runtime.clone(), self.stage.drain.clone());
         let mut event = SqsEvent::default();
         event.records = records;
         let deadline = Instant::now() + INVOCATION;
-        let slice = Box::pin(async move { process_records(&runtime, event, deadline).await });
-        self.workers.push(Worker { slice, messages, started, polls: 0, dies_at, quiet: 0 });
+        let slice = Box::pin(async move {
+            match of {
+                Which::Input => process_records(&runtime, event, deadline).await,
+                Which::Dead => drain.process_records(event).await,
+            }
+        });
+        self.workers.push(Worker { of, slice, messages, started, polls: 0, dies_at, quiet: 0 });
     }
 
     fn poll(&mut self, at: usize) {
@@ -313,7 +345,8 @@ impl<'a> Loop<'a> {
                 for message in &worker.messages {
                     // Mostly Lambda says so at once; else the visibility runs out.
                     if message.receives % 4 != 3 {
-                        sim.queue.visible_at(&message.handle, sim.now_s, sim.now_s);
+                        let now = sim.now_s;
+                        sim.queue_of(worker.of).visible_at(&message.handle, now, now);
                     }
                 }
             });
@@ -350,10 +383,15 @@ impl<'a> Loop<'a> {
                 if failed(&message.id) {
                     continue;
                 }
-                sim.acknowledged(message, worker.started);
+                match worker.of {
+                    Which::Input => sim.acknowledged(message, worker.started),
+                    Which::Dead => sim.drained(message),
+                }
+                let now = sim.now_s;
+                let queue = sim.queue_of(worker.of);
                 match lost {
-                    true => sim.queue.visible_at(&message.handle, sim.now_s, sim.now_s),
-                    false => sim.queue.delete(&message.handle, sim.now_s),
+                    true => queue.visible_at(&message.handle, now, now),
+                    false => queue.delete(&message.handle, now),
                 }
             }
             if lost {
@@ -367,7 +405,8 @@ impl<'a> Loop<'a> {
         let by = self.world.with(|sim| {
             let mut ticks = 1;
             if self.workers.is_empty()
-                && let Some(at) = sim.queue.next_visible()
+                && let Some(at) =
+                    [&sim.queue, &sim.dead_letters].iter().filter_map(|q| q.next_visible()).min()
             {
                 ticks = at.saturating_sub(sim.now_s).div_ceil(TICK.as_secs()).max(1) as u32;
             }

@@ -79,7 +79,7 @@ impl Thread {
             if !self.dedup.insert(dedup.clone()) {
                 return Err(format!("I2: a second dedup row for {dedup}"));
             }
-            if sent.get(&commit.meta.thread, dedup).is_none() {
+            if sent.get(&commit.meta.thread, dedup).is_none() && !is_of_a_dead_message(dedup, commit) {
                 return Err(format!("I2: a dedup row for {dedup}, which nobody sent"));
             }
         }
@@ -139,12 +139,15 @@ impl Thread {
                         if !text.contains(token.as_str()) && !text.contains("was left out") {
                             return Err(format!("I1: the text {token} became {text:?}"));
                         }
-                        if self.last_text.is_some_and(|last| last > *order) {
+                        // What died in the queue is given up on when the drain says so.
+                        let died = says_that_it_died(commit);
+                        if !died && self.last_text.is_some_and(|last| last > *order) {
                             return Err(format!("order: {token} stands behind a text that was sent later"));
                         }
-                        self.last_text = Some(*order);
+                        self.last_text = self.last_text.max(Some(*order));
                     }
                     Some(Kind::Result { .. }) => {}
+                    None if item.facts.dedup.as_ref().is_some_and(|d| is_of_a_dead_message(d, commit)) => {}
                     other => return Err(format!("I2: a user item from {other:?}")),
                 }
             }
@@ -223,7 +226,11 @@ impl Thread {
             let parked = commit.park.iter().any(|parked| &parked.dedup == dedup);
             let item = commit.items.iter().any(|item| item.facts.dedup.as_ref() == Some(dedup));
             let kind = sent.get(thread, dedup);
-            if !(parked || item || kind.is_some_and(|kind| self.may_lack_effect(kind, commit))) {
+            let without = match kind {
+                Some(kind) => self.may_lack_effect(kind, commit),
+                None => is_of_a_dead_message(dedup, commit),
+            };
+            if !(parked || item || without) {
                 return Err(format!("I1: {dedup} counts as processed and has no effect"));
             }
         }
@@ -246,7 +253,7 @@ impl Thread {
                     _ => false,
                 })
             }
-            Kind::Release => true,
+            Kind::Release | Kind::Undeliverable => true,
             Kind::Result { .. } | Kind::Junk => false,
         }
     }
@@ -270,7 +277,22 @@ pub enum ParkedBy {
 
 /// Whether a commit tells the user that an input is left out.
 pub fn gives_up(commit: &Commit) -> bool {
-    commit.meta.outbox.iter().any(
-        |entry| matches!(&entry.promise, Promise::Notice { text } if text.contains("after several attempts")),
-    )
+    says_that_it_died(commit) || notices(commit).any(|text| text.contains("after several attempts"))
+}
+
+/// Whether a commit tells the user that a message died in the queue.
+fn says_that_it_died(commit: &Commit) -> bool {
+    notices(commit).any(|text| text.contains("put aside for an operator"))
+}
+
+/// Whether an input is given up on under the id of its message, as it is where nobody could count its attempts.
+fn is_of_a_dead_message(dedup: &DedupId, commit: &Commit) -> bool {
+    dedup.as_str().starts_with("m-") && says_that_it_died(commit)
+}
+
+fn notices(commit: &Commit) -> impl Iterator<Item = &str> {
+    commit.meta.outbox.iter().filter_map(|entry| match &entry.promise {
+        Promise::Notice { text } => Some(text.as_str()),
+        _ => None,
+    })
 }

@@ -22,6 +22,8 @@ pub struct Plan {
     pub batch: usize,
     /// Seconds; below the time that a slice has, a message is handed to a second worker while the first runs.
     pub visibility_s: u64,
+    /// Receives after which the queue gives up; mostly as the template sets it.
+    pub max_receives: u32,
     /// How often time passes though somebody could act.
     pub time: u32,
     /// Workers that are killed.
@@ -57,6 +59,8 @@ impl Plan {
             workers: rng.pick(&[1, 2, 3]),
             batch: rng.pick(&[1, 3, 10, 10]),
             visibility_s: if stale { 12 } else { 120 },
+            // A queue must not give up on what is still being worked on.
+            max_receives: if stale { 100 } else { rng.pick(&[100, 100, 8, 3]) },
             time: if stale { 40 } else { 5 },
             crash: rng.pick(&[0, 100, 300]),
             lost_ack: rng.pick(&[0, 20, 100]),
@@ -82,6 +86,7 @@ impl Plan {
             workers: 1,
             batch: 1,
             visibility_s: 120,
+            max_receives: 100,
             time: 0,
             crash,
             lost_ack: crash / 5,

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use dormouse::message::{CallId, DedupId, Item, MessageId, RawJson, ThreadId};
 use dormouse::store::{
-    ChoiceRow, Commit, Committed, ConversationStore, Expect, Loaded, Meta, StateStore, Store, StoreError,
-    Subscription, ThreadSummary,
+    ChoiceRow, Commit, Committed, ConversationStore, DeadLetter, Expect, Loaded, Meta, StateStore, Store,
+    StoreError, Subscription, ThreadSummary,
 };
 
 use crate::ports::Ports;
@@ -100,6 +100,14 @@ impl ConversationStore for Planted {
         self.inner.lower_attempts(thread, dedup).await
     }
 
+    async fn failed_input(
+        &self,
+        thread: &ThreadId,
+        cause: &MessageId,
+    ) -> Result<Option<DedupId>, StoreError> {
+        self.inner.failed_input(thread, cause).await
+    }
+
     async fn put_claim(&self, body: &str) -> Result<String, StoreError> {
         self.inner.put_claim(body).await
     }
@@ -145,5 +153,21 @@ impl StateStore for Planted {
 
     async fn put_manifest(&self, server: &str, manifest: &str, now_ms: i64) -> Result<(), StoreError> {
         self.inner.put_manifest(server, manifest, now_ms).await
+    }
+
+    async fn keep_dead_letter(&self, letter: &DeadLetter) -> Result<(), StoreError> {
+        self.inner.keep_dead_letter(letter).await
+    }
+
+    async fn dead_letter(&self, thread: &ThreadId, id: &MessageId) -> Result<Option<DeadLetter>, StoreError> {
+        self.inner.dead_letter(thread, id).await
+    }
+
+    async fn dead_letters(&self, limit: usize) -> Result<Vec<DeadLetter>, StoreError> {
+        self.inner.dead_letters(limit).await
+    }
+
+    async fn forget_dead_letter(&self, thread: &ThreadId, id: &MessageId) -> Result<(), StoreError> {
+        self.inner.forget_dead_letter(thread, id).await
     }
 }

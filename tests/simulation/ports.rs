@@ -9,8 +9,8 @@ use dormouse::message::{CallId, DedupId, InputMessage, MessageId, OutputMessage,
 use dormouse::queue::{DeadLetters, InputSender, OutputSender, QueueError, Redelivery};
 use dormouse::slice::Clock;
 use dormouse::store::{
-    ChoiceRow, Commit, Committed, ConversationStore, Loaded, Meta, StateStore, StoreError, Subscription,
-    ThreadSummary,
+    ChoiceRow, Commit, Committed, ConversationStore, DeadLetter, Loaded, Meta, StateStore, StoreError,
+    Subscription, ThreadSummary,
 };
 
 use crate::ledger::gives_up;
@@ -140,6 +140,14 @@ impl ConversationStore for Ports {
         self.read("attempt refused").await?.lower_attempts(thread, dedup).await
     }
 
+    async fn failed_input(
+        &self,
+        thread: &ThreadId,
+        cause: &MessageId,
+    ) -> Result<Option<DedupId>, StoreError> {
+        self.read("attempt refused").await?.failed_input(thread, cause).await
+    }
+
     async fn put_claim(&self, body: &str) -> Result<String, StoreError> {
         self.read("claim refused").await?.put_claim(body).await
     }
@@ -185,6 +193,22 @@ impl StateStore for Ports {
 
     async fn put_manifest(&self, server: &str, manifest: &str, now_ms: i64) -> Result<(), StoreError> {
         self.read("manifest refused").await?.put_manifest(server, manifest, now_ms).await
+    }
+
+    async fn keep_dead_letter(&self, letter: &DeadLetter) -> Result<(), StoreError> {
+        self.read("dead letter refused").await?.keep_dead_letter(letter).await
+    }
+
+    async fn dead_letter(&self, thread: &ThreadId, id: &MessageId) -> Result<Option<DeadLetter>, StoreError> {
+        self.read("dead letter refused").await?.dead_letter(thread, id).await
+    }
+
+    async fn dead_letters(&self, limit: usize) -> Result<Vec<DeadLetter>, StoreError> {
+        self.read("dead letter refused").await?.dead_letters(limit).await
+    }
+
+    async fn forget_dead_letter(&self, thread: &ThreadId, id: &MessageId) -> Result<(), StoreError> {
+        self.read("dead letter refused").await?.forget_dead_letter(thread, id).await
     }
 }
 

@@ -7,8 +7,6 @@ use dormouse::message::{DedupId, ThreadId};
 
 use crate::rng::Rng;
 
-/// As the template sets it.
-pub const MAX_RECEIVES: u32 = 100;
 /// Seconds in which a second send under one dedup id has no effect.
 const DEDUP_WINDOW_S: u64 = 300;
 
@@ -20,6 +18,7 @@ pub struct Message {
     pub body: String,
     pub receives: u32,
     sequence: u64,
+    died: bool,
     in_flight: Option<InFlight>,
 }
 
@@ -45,7 +44,13 @@ pub struct Queue {
     sent: u64,
     handles: u64,
     window: BTreeMap<(ThreadId, DedupId), u64>,
-    pub dead: Vec<Message>,
+}
+
+/// Which queue a worker works for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Which {
+    Input,
+    Dead,
 }
 
 /// Whether the queue's own deduplication applies.
@@ -85,9 +90,25 @@ impl Queue {
             body,
             receives: 0,
             sequence: self.sent,
+            died: false,
             in_flight: None,
         });
         Some(id)
+    }
+
+    /// Takes a message that another queue has given up on, under its old message id.
+    pub fn bury(&mut self, message: Message) {
+        self.sent += 1;
+        // As SQS does it.
+        let dedup = DedupId::new(&message.id);
+        self.messages.push(Message {
+            dedup,
+            receives: 0,
+            sequence: self.sent,
+            died: true,
+            in_flight: None,
+            ..message
+        });
     }
 
     /// Groups of which something can be received: nothing of them is in flight.
@@ -111,14 +132,16 @@ impl Queue {
         self.messages.iter().map(|message| message.in_flight.as_ref().map_or(0, |f| f.until)).min()
     }
 
-    /// One batch: the first messages of some free groups.
+    /// One batch: the first messages of some free groups. What was received more than `max_receives` times is not
+    /// delivered but given up on.
     pub fn receive(
         &mut self,
         now: u64,
         batch: usize,
         visibility: u64,
+        max_receives: u32,
         rng: &mut Rng,
-    ) -> Vec<(Delivered, SqsMessage)> {
+    ) -> (Vec<(Delivered, SqsMessage)>, Vec<Message>) {
         let mut groups = self.free_groups(now);
         let mut room = 1 + rng.below(batch);
         let mut received = Vec::new();
@@ -139,11 +162,10 @@ impl Queue {
             }
         }
         let (dead, alive) =
-            std::mem::take(&mut self.messages).into_iter().partition(|m| m.receives > MAX_RECEIVES);
+            std::mem::take(&mut self.messages).into_iter().partition(|m| m.receives > max_receives);
         self.messages = alive;
-        self.dead.extend::<Vec<Message>>(dead);
-        received.retain(|(delivered, _)| delivered.receives <= MAX_RECEIVES);
-        received
+        received.retain(|(delivered, _)| delivered.receives <= max_receives);
+        (received, dead)
     }
 
     /// Deletes a message; a handle whose visibility has run out deletes nothing.
@@ -188,6 +210,9 @@ impl Message {
         .into_iter()
         .map(|(name, value)| (name.to_owned(), value))
         .collect();
+        if self.died {
+            message.attributes.insert("DeadLetterQueueSourceArn".to_owned(), "arn".to_owned());
+        }
         message
     }
 }

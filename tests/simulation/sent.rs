@@ -26,6 +26,8 @@ pub enum Kind {
         call: CallId,
     },
     Release,
+    /// The drain's word of a message that died.
+    Undeliverable,
     /// A body that nobody can read.
     Junk,
 }
@@ -41,6 +43,7 @@ impl Kind {
             (InputContent::OAuthRequired(oauth), _) => Self::Consent { call: oauth.id.clone() },
             (InputContent::UserChoiceRequired(choice), _) => Self::Choice { call: choice.id.clone() },
             (InputContent::Release, _) => Self::Release,
+            (InputContent::Undeliverable(_), _) => Self::Undeliverable,
             _ => Self::Junk,
         }
     }

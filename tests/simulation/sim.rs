@@ -11,7 +11,7 @@ use dormouse::store::memory::MemoryStore;
 
 use crate::ledger::Ledger;
 use crate::plan::Plan;
-use crate::queue::{Queue, Window};
+use crate::queue::{Message, Queue, Which, Window};
 use crate::rng::Rng;
 use crate::sent::{Kind, Sent};
 
@@ -31,6 +31,8 @@ pub struct Stats {
     pub dispatches: u64,
     pub duplicates: u64,
     pub given_up: u64,
+    /// Messages that their queue gave up on.
+    pub died: u64,
 }
 
 impl AddAssign for Stats {
@@ -45,6 +47,7 @@ impl AddAssign for Stats {
         self.dispatches += other.dispatches;
         self.duplicates += other.duplicates;
         self.given_up += other.given_up;
+        self.died += other.died;
     }
 }
 
@@ -68,6 +71,10 @@ pub struct Sim {
     pub ledger: Ledger,
     pub sent: Sent,
     pub queue: Queue,
+    /// What `queue` gave up on, until it is drained.
+    pub dead_letters: Queue,
+    /// All that `queue` ever gave up on.
+    pub dead: Vec<Message>,
     pub later: Vec<Later>,
     pub published: BTreeMap<(ThreadId, String), String>,
     pub kept: Vec<String>,
@@ -155,6 +162,8 @@ impl Sim {
             ledger: Ledger::default(),
             sent: Sent::default(),
             queue: Queue::default(),
+            dead_letters: Queue::default(),
+            dead: Vec::new(),
             later: Vec::new(),
             published: BTreeMap::new(),
             kept: Vec::new(),
@@ -174,6 +183,13 @@ impl Sim {
 
     pub fn chance(&mut self, rate: impl FnOnce(&Plan) -> u32) -> bool {
         !self.calm && self.rng.chance(rate(&self.plan))
+    }
+
+    pub fn queue_of(&mut self, which: Which) -> &mut Queue {
+        match which {
+            Which::Input => &mut self.queue,
+            Which::Dead => &mut self.dead_letters,
+        }
     }
 
     /// Remembers a line of the trace, if somebody will read it.
