@@ -13,6 +13,7 @@ use crate::queue::sqs::{SqsDeadLetters, SqsInput, SqsOutput, SqsRedelivery};
 use crate::queue::{DeadLetters, OutputSender, QueueError};
 use crate::rap::callback::CallbackDeps;
 use crate::rap::token::{CallbackKeys, CallbackTokens};
+use crate::slice::drain::Drain;
 use crate::slice::{ConfiguredAgents, Limits, Observer, Runtime, SystemClock};
 use crate::store::Store;
 use crate::store::dynamodb::DynamoStore;
@@ -164,17 +165,10 @@ pub fn assemble(
     observer: Arc<dyn Observer>,
 ) -> Result<Assembly, AssemblyError> {
     let aws = &config.aws;
-    for (field, value) in [
-        ("aws.table", &aws.table),
-        ("aws.input_queue_url", &aws.input_queue_url),
-        ("aws.callback_base_url", &aws.callback_base_url),
-    ] {
-        if value.is_empty() {
-            return Err(ConfigError::field(field, "is missing").into());
-        }
+    let (store, input) = store_and_input(&config, clients)?;
+    if aws.callback_base_url.is_empty() {
+        return Err(ConfigError::field("aws.callback_base_url", "is missing").into());
     }
-    let store: Arc<dyn Store> = Arc::new(DynamoStore::new(clients.dynamodb.clone(), aws.table.clone()));
-    let input = Arc::new(SqsInput::new(clients.sqs.clone(), &aws.input_queue_url, store.clone()));
     let output: Arc<dyn OutputSender> = match &aws.output_queue_url {
         Some(url) => Arc::new(SqsOutput::new(clients.sqs.clone(), url)),
         None => Arc::new(NoOutput),
@@ -203,6 +197,34 @@ pub fn assemble(
     };
     let http = HttpDeps { callback: CallbackDeps { store, sender: input, tokens, config } };
     Ok(Assembly { runtime, http })
+}
+
+/// Store and input queue: all that somebody needs who only puts messages on the queue.
+///
+/// # Errors
+/// A field of `config` that is missing.
+pub fn store_and_input(
+    config: &Config,
+    clients: &Clients,
+) -> Result<(Arc<dyn Store>, Arc<SqsInput>), ConfigError> {
+    let aws = &config.aws;
+    for (field, value) in [("aws.table", &aws.table), ("aws.input_queue_url", &aws.input_queue_url)] {
+        if value.is_empty() {
+            return Err(ConfigError::field(field, "is missing"));
+        }
+    }
+    let store: Arc<dyn Store> = Arc::new(DynamoStore::new(clients.dynamodb.clone(), aws.table.clone()));
+    let input = Arc::new(SqsInput::new(clients.sqs.clone(), &aws.input_queue_url, store.clone()));
+    Ok((store, input))
+}
+
+/// Assembles the drain of the dead-letter queue.
+///
+/// # Errors
+/// A field of `config` that is missing.
+pub fn drain(config: &Config, clients: &Clients) -> Result<Drain, ConfigError> {
+    let (store, input) = store_and_input(config, clients)?;
+    Ok(Drain { store, input, clock: Arc::new(SystemClock) })
 }
 
 /// Opens the connections that the first invocation will need, while the function initialises. What fails here

@@ -1,8 +1,5 @@
 //! The crash table of the design, row by row: a slice is killed there, its message is delivered again, and the
 //! conversation ends as the one in which nobody was killed. The real binary is killed in `lambda_runtime.rs`.
-//!
-//! **ONE ROW IS MISSING HERE: "on the last allowed receive → dead-letter queue → the drain".** There is no drain
-//! yet; the row comes with it, and nothing in this file stands in for it.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[path = "support/crash.rs"]
@@ -14,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crash::{Mortal, Point, distinct};
 use dormouse::message::{CallId, DedupId, ItemBody, MessageId, ThreadId};
-use dormouse::store::ConversationStore;
+use dormouse::store::{ConversationStore, StateStore};
 use world::{Delivery, THREAD, World};
 
 /// One input of a conversation.
@@ -276,6 +273,109 @@ async fn row_after_dispatch_before_the_acknowledgement_they_are_resent_once_more
             deliveries.push(delivery);
         }
         assert_eq!(came(&mortal.world, &deliveries).await, expected, "step {at} of {steps:?}");
+    }
+}
+
+/// What the user is told of a message that died.
+const PUT_ASIDE: &str = "put aside for an operator";
+
+/// The same conversation, with the slice of step `at` killed at `point` on the last receive that the queue allows.
+/// What follows it goes on; the world is at rest afterwards.
+async fn dies(steps: &[Step], at: usize, point: Point) -> Mortal {
+    let mortal = Mortal::new().await;
+    let world = &mortal.world;
+    for step in &steps[..at] {
+        world.done(&delivery(world, *step).await).await;
+    }
+    let delivery = delivery(world, steps[at]).await;
+    mortal.killed(point, &delivery).await;
+    world.dies(&delivery).await;
+    let cause = MessageId::new(&delivery.message_id);
+    let kept = world.store.dead_letter(&ThreadId::from(THREAD), &cause).await;
+    assert_eq!(kept.unwrap().unwrap().body, delivery.body, "{point:?}: it is kept whole");
+    let (story, output) = (world.story().await, world.output.texts());
+    // Whoever drained it died before the queue knew.
+    world.dies(&delivery).await;
+    assert_eq!((world.story().await, world.output.texts()), (story, output), "{point:?}: once is enough");
+    let meta = world.meta().await;
+    assert!(meta.open.is_empty(), "{point:?} of {:?}: {meta:?}", steps[at]);
+    let waits = meta.pending.iter().any(|pending| pending.cause.contains(&cause));
+    assert!(!waits, "{point:?} of {:?}: {meta:?}", steps[at]);
+    let parked = world.store.load(&ThreadId::from(THREAD), &[]).await.unwrap().parked;
+    assert!(parked.is_empty() || !meta.pending.is_empty(), "{point:?} of {:?}: {parked:?}", steps[at]);
+    // A placeholder at the latest, for ever.
+    let said = steps[..=at].iter().filter(|step| matches!(step, Says(_))).count();
+    let story = world.story().await;
+    let users = story.iter().filter(|line| line.starts_with("user: ")).count();
+    assert_eq!(users, said, "{point:?} of {:?}: {story:?}", steps[at]);
+    world.done(&world.user("say still there")).await;
+    assert_eq!(world.output.texts().last().unwrap(), "still there", "{point:?} of {:?}", steps[at]);
+    world.settle().await;
+    assert!(world.meta().await.redelivered.is_empty(), "{point:?}: nothing of it is owed any more");
+    mortal
+}
+
+#[tokio::test]
+async fn row_on_the_last_allowed_receive_as_far_as_it_got_then_the_drain() {
+    // Nothing of it is stored: a placeholder stands for it.
+    for point in [Point::Load, Point::Streaming(1), Point::CommitAsked(1)] {
+        let mortal = dies(&PLAIN, 0, point).await;
+        let story = mortal.world.story().await;
+        assert_eq!(story[0], "user: [a message was left out: it could not be processed]", "{point:?}");
+        assert!(mortal.world.output.texts()[0].contains(PUT_ASIDE), "{point:?}");
+    }
+    for point in [Point::CommitAsked(1), Point::CommitWritten(1), Point::CancelAsked, Point::CancelTaken] {
+        let mortal = dies(&INTERRUPT, 1, point).await;
+        assert!(mortal.world.output.texts().iter().any(|text| text.contains(PUT_ASIDE)), "{point:?}");
+    }
+    dies(&PARKED, 2, Point::CommitWritten(1)).await;
+    // Half-way through a synchronous step: what may have run is lost, and the model goes on from there.
+    for point in [Point::CommitWritten(1), Point::Ran("add"), Point::Streaming(2)] {
+        let mortal = dies(&SYNCHRONOUS, 0, point).await;
+        let story = mortal.world.story().await;
+        assert!(story[2].contains("the result of add was lost"), "{point:?}: {story:?}");
+        assert!(story[3].starts_with("assistant: "), "{point:?}: {story:?}");
+        assert!(mortal.world.output.texts().iter().any(|text| text.contains(PUT_ASIDE)), "{point:?}");
+    }
+    // Its calls are stored: whether they are out or not, nobody waits for them, and the model is told.
+    let points = [
+        Point::CommitWritten(1),
+        Point::OutputAsked,
+        Point::OutputSent,
+        Point::CallAsked("other"),
+        Point::CallTaken("echo"),
+    ];
+    for point in points {
+        let mortal = dies(&CALLS, 0, point).await;
+        let story = mortal.world.story().await;
+        for (at, tool) in [(3, "echo"), (4, "other")] {
+            assert!(story[at].contains(&format!("the result of {tool} was lost")), "{point:?}: {story:?}");
+        }
+        let out = mortal.world.tools.calls().len();
+        assert!(out <= 2, "{point:?}: {out} calls, none of them sent after it was settled");
+        // The tool's own word, if it comes after all, is a note.
+        let calls = calls(&mortal.world).await;
+        mortal.world.done(&mortal.world.result(&calls[0], "A")).await;
+        let story = mortal.world.story().await;
+        assert!(story.last().unwrap().contains("late result of echo"), "{point:?}: {story:?}");
+    }
+    dies(&MIXED, 0, Point::CallAsked("echo")).await;
+    // An answer is stored and not published: it is published, and nothing went wrong that a user must know.
+    for (steps, at) in [(&PLAIN[..], 0), (&CALLS[..], 2)] {
+        for point in [Point::CommitWritten(1), Point::OutputAsked, Point::OutputSent] {
+            let mortal = dies(steps, at, point).await;
+            let texts = mortal.world.output.texts();
+            let answer = if at == 0 { "one" } else { "result: " };
+            assert!(texts.iter().any(|text| text.starts_with(answer)), "{point:?}: {texts:?}");
+            assert!(!texts.iter().any(|text| text.contains(PUT_ASIDE)), "{point:?}: {texts:?}");
+        }
+    }
+    // A result whose slice never got anywhere settles its call with an error.
+    for point in [Point::Load, Point::CommitAsked(1)] {
+        let mortal = dies(&CALLS, 2, point).await;
+        let story = mortal.world.story().await;
+        assert!(story.iter().any(|line| line == "result: A"), "{point:?}: the parked sibling: {story:?}");
+        assert!(story.iter().any(|line| line.contains("could not be processed")), "{point:?}: {story:?}");
     }
 }
 

@@ -22,6 +22,8 @@ pub struct Arrival {
     pub cause: MessageId,
     /// Orders parked inputs: the queue's sequence number.
     pub key: String,
+    /// How often the queue has delivered it, this time included.
+    pub receives: u32,
     /// Milliseconds since the epoch.
     pub now_ms: i64,
 }

@@ -26,6 +26,7 @@ use crate::config::{AgentConfig, AwsConfig, Config, DEFAULT_NAME, ModelConfig, T
 use crate::http;
 use crate::queue::InputSender;
 use crate::rap::token::CallbackKeys;
+use crate::slice::drain::Drain;
 use crate::slice::{Observer, Runtime, records};
 use crate::store::Store;
 
@@ -102,6 +103,7 @@ pub struct LocalSystem {
     stop_worker: watch::Sender<()>,
     worker: JoinHandle<()>,
     relay: JoinHandle<()>,
+    drain: JoinHandle<()>,
     /// Callbacks are refused: only after the worker, whose last calls may be answered at once.
     stop_http: watch::Sender<()>,
     http: JoinHandle<()>,
@@ -183,8 +185,10 @@ impl LocalSystem {
             input_queue_url: endpoints.input_queue.clone(),
             dead_letter_queue_url: endpoints.dead_letter_queue.clone(),
         };
-        let relay = tokio::spawn(relay_delayed(polling, route, stopped(worker_stopped)));
-        Ok(Self { aws, endpoints, runtime, stop_worker, worker, relay, stop_http, http, _demo: demo })
+        let relay = tokio::spawn(relay_delayed(polling.clone(), route, stopped(worker_stopped.clone())));
+        let drain =
+            tokio::spawn(drain(&runtime, polling, endpoints.dead_letter_queue.clone(), worker_stopped));
+        Ok(Self { aws, endpoints, runtime, stop_worker, worker, relay, drain, stop_http, http, _demo: demo })
     }
 
     /// Where it is.
@@ -206,10 +210,10 @@ impl LocalSystem {
     /// What did not finish is done again at the next start.
     pub async fn stop(self) {
         drop(self.stop_worker);
-        let (worker, relay) = tokio::join!(self.worker, self.relay);
+        let (worker, relay, drain) = tokio::join!(self.worker, self.relay, self.drain);
         drop(self.stop_http);
         let http = self.http.await;
-        if [worker, relay, http].iter().any(Result::is_err) {
+        if [worker, relay, drain, http].iter().any(Result::is_err) {
             tracing::error!("a part of dormouse ended with a panic");
         }
         self.aws.stop().await;
@@ -231,6 +235,22 @@ fn work(
     let handler = move |event| {
         let runtime = runtime.clone();
         async move { records::process_records(&runtime, event, Instant::now() + BATCH_TIME).await }
+    };
+    poll_queue(client, queue_url, handler, stopped(stop))
+}
+
+/// The drain function's handler on the embedded dead-letter queue.
+fn drain(
+    runtime: &Runtime,
+    client: aws_sdk_sqs::Client,
+    queue_url: String,
+    stop: watch::Receiver<()>,
+) -> impl Future<Output = ()> + use<> {
+    let drain =
+        Drain { store: runtime.store.clone(), input: runtime.input.clone(), clock: runtime.clock.clone() };
+    let handler = move |event| {
+        let drain = drain.clone();
+        async move { drain.process_records(event).await }
     };
     poll_queue(client, queue_url, handler, stopped(stop))
 }

@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::content::{ContentPart, ImageData};
-use super::ids::{CallId, ThreadId};
+use super::ids::{CallId, MessageId, ThreadId};
 use super::json::{self, RawJson};
 
 /// The newest queue schema this version reads. A message of a newer one is handed back untouched.
@@ -57,6 +57,8 @@ pub enum InputContent {
     ClaimCheck(ClaimCheck),
     /// Parked inputs are left over: release them (dormouse only).
     Release,
+    /// A message of this thread went to the dead-letter queue (dormouse only).
+    Undeliverable(Undeliverable),
 }
 
 /// A tool's result on the queue.
@@ -117,6 +119,14 @@ pub struct UserChoiceAnswer {
 pub struct ClaimCheck {
     /// The digest that names the stored `InputMessage` JSON.
     pub digest: String,
+}
+
+/// A message that the queue gave up on. Its body is with the record that is kept of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Undeliverable {
+    /// The message: the cause of whatever it brought about before it died. (SQS replaces the dedup id of a message
+    /// that it moves to a dead-letter queue by this one.)
+    pub message_id: MessageId,
 }
 
 /// Where an input comes from that no person typed and no pending call returned.
@@ -216,6 +226,7 @@ enum ContentOut<'a> {
     UserChoiceAnswer(&'a UserChoiceAnswer),
     ClaimCheck(&'a ClaimCheck),
     Release,
+    Undeliverable(&'a Undeliverable),
 }
 
 impl InputMessage {
@@ -287,6 +298,7 @@ impl InputMessage {
             InputContent::UserChoiceAnswer(answer) => ContentOut::UserChoiceAnswer(answer),
             InputContent::ClaimCheck(claim) => ContentOut::ClaimCheck(claim),
             InputContent::Release => ContentOut::Release,
+            InputContent::Undeliverable(dead) => ContentOut::Undeliverable(dead),
         };
         json::to_queue_body(&WireOut {
             content,
@@ -339,6 +351,7 @@ fn parse_content(raw: &RawJson) -> Result<InputContent, InputError> {
         "user_choice_answer" => InputContent::UserChoiceAnswer(read("content", raw)?),
         "claim_check" => InputContent::ClaimCheck(read("content", raw)?),
         "release" => InputContent::Release,
+        "undeliverable" => InputContent::Undeliverable(read("content", raw)?),
         other => return Err(InputError::UnknownContent(other.to_owned())),
     })
 }

@@ -14,7 +14,7 @@ pub use content::{ContentPart, ImageData};
 pub use ids::{CallId, DedupId, Epoch, ItemId, MessageId, Seq, ThreadId};
 pub use input::{
     ClaimCheck, InputContent, InputError, InputMessage, OAuthRequired, Synthetic, ToolResultInput,
-    UserChoiceAnswer, UserChoiceRequired,
+    Undeliverable, UserChoiceAnswer, UserChoiceRequired,
 };
 pub use item::{
     AssistantItem, BackendToolCallItem, EventItem, InterruptItem, Item, ItemBody, ItemFacts, LeftOut,

@@ -3,8 +3,9 @@
 pub mod sqs;
 
 use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
 
-use crate::message::{DedupId, InputMessage, OutputMessage, ThreadId};
+use crate::message::{DedupId, InputMessage, MessageId, OutputMessage, ThreadId};
 
 /// Bytes of a message that still go on the queue itself; larger inputs go by claim check. Far below the 1 MiB
 /// of SQS, so that batches and attributes fit as well.
@@ -48,6 +49,22 @@ pub trait DeadLetters: Send + Sync {
         body: &str,
         reason: &str,
     ) -> Result<(), QueueError>;
+}
+
+/// A message of the dead-letter queue that dormouse put there itself, as JSON.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Quarantined {
+    /// Why it can never be processed.
+    pub reason: String,
+    /// The message's own id.
+    pub message_id: MessageId,
+    /// Its message group.
+    pub thread: ThreadId,
+    /// Its body, or the beginning of it.
+    pub body: String,
+    /// The digest under which the whole body is kept, where `body` is only its beginning.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub claim: Option<String>,
 }
 
 /// Says when a record that is handed back comes again; without a word it waits out the queue's visibility.

@@ -13,10 +13,11 @@ use aws_sdk_sqs::config::retry::RetryConfig;
 use aws_sdk_sqs::config::timeout::TimeoutConfig;
 use aws_sdk_sqs::error::{ProvideErrorMetadata, SdkError};
 use aws_sdk_sqs::operation::send_message::SendMessageError;
-use serde::Serialize;
 
-use super::{DeadLetters, InputSender, MAX_INLINE_INPUT, OutputSender, QueueError, Redelivery};
-use crate::message::{ClaimCheck, DedupId, InputContent, InputMessage, OutputMessage, ThreadId, json};
+use super::{DeadLetters, InputSender, MAX_INLINE_INPUT, OutputSender, Quarantined, QueueError, Redelivery};
+use crate::message::{
+    ClaimCheck, DedupId, InputContent, InputMessage, MessageId, OutputMessage, ThreadId, json,
+};
 use crate::store::{ConversationStore, StoreError};
 
 /// Bytes of a message that is not an input, below the 1 MiB of SQS.
@@ -162,28 +163,22 @@ impl DeadLetters for SqsDeadLetters {
         body: &str,
         reason: &str,
     ) -> Result<(), QueueError> {
-        let letter = DeadLetter { reason, message_id, thread, body, claim: None };
+        let letter = Quarantined {
+            reason: reason.to_owned(),
+            message_id: MessageId::new(message_id),
+            thread: thread.clone(),
+            body: body.to_owned(),
+            claim: None,
+        };
         let mut text = json::to_queue_body(&letter).map_err(unwritable)?;
         if text.len() > MAX_BODY_BYTES {
             let claim = Some(self.claims.put_claim(body).await.map_err(claiming)?);
             let excerpt: String = body.chars().take(EXCERPT_CHARS).collect();
-            let letter = DeadLetter { body: &excerpt, claim, ..letter };
+            let letter = Quarantined { body: excerpt, claim, ..letter };
             text = json::to_queue_body(&letter).map_err(unwritable)?;
         }
         self.queue.send_fifo(text, thread, &DedupId::derive("dead-letter", &[message_id])).await
     }
-}
-
-/// A message of the dead-letter queue, for an operator to read.
-#[derive(Serialize)]
-struct DeadLetter<'a> {
-    reason: &'a str,
-    message_id: &'a str,
-    thread: &'a ThreadId,
-    body: &'a str,
-    /// The digest under which the whole body is kept, where `body` is only its beginning.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    claim: Option<String>,
 }
 
 impl Queue {

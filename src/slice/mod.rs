@@ -7,6 +7,7 @@
 mod batch;
 mod complete;
 mod dispatch;
+pub mod drain;
 mod events;
 mod failures;
 mod poison;

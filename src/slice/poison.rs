@@ -1,11 +1,13 @@
-//! Giving up on an input that has failed too often (I7). Whatever it was that failed, the history included, is
-//! not looked at again: only META is read, and what is written is small.
+//! Giving up on an input that has failed too often, and on one that the queue itself gave up on (I7). Whatever it was
+//! that failed, the history included, is not looked at again: only META is read, and what is written is small.
 
 use tokio::time::Instant;
 
 use super::{DisplayEvent, Input, Runtime, SliceError, execute_action};
-use crate::history::{Layer, wording};
-use crate::message::{ContentPart, InputContent, Outcome, SettledBy, ThreadId};
+use crate::history::{Arrival, Layer, wording};
+use crate::message::{
+    ContentPart, DedupId, InputContent, InputMessage, Outcome, SettledBy, ThreadId, Undeliverable,
+};
 use crate::store::{DedupLife, PendingCall, Promise};
 use crate::thread::{HistoryManager, Progress};
 use crate::tools::Registry;
@@ -13,6 +15,10 @@ use crate::tools::Registry;
 /// What the user is told.
 const NOTICE: &str =
     "A message could not be processed and was left out after several attempts. Write again to go on.";
+
+/// What the user is told of a message that the queue gave up on.
+const UNDELIVERABLE_NOTICE: &str =
+    "A message could not be processed and was put aside for an operator. Write again to go on.";
 
 /// How giving up ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,19 +46,17 @@ pub(super) async fn give_up(
             return Ok(GaveUp::NotOurs);
         }
         // Its commit stands; what ran inside the slice for it may or may not have run.
-        let lost: Vec<PendingCall> =
-            manager.history().open_calls().filter(|call| call.synchronous).cloned().collect();
         manager.work_for(arrival);
-        for call in &lost {
-            settle(&mut manager, call, Outcome::Lost, wording::lost(&call.name), arrival.now_ms);
-        }
+        settle_lost(&mut manager, arrival, |call| call.synchronous);
         // What its commits still owe stays in the outbox, since its cause is marked as redelivered: the next
         // slice sends it, with the history in hand.
         if !matches!(input.message.content, InputContent::Release) {
             manager.promise(Promise::Release);
         }
+    } else if manager.exists() || is_user_text(&input.message) {
+        take(runtime, &mut manager, &input.message, arrival);
     } else {
-        take(runtime, &mut manager, input);
+        return Ok(GaveUp::Done);
     }
     manager.resume_outbox([arrival]);
     manager.promise(Promise::Notice { text: NOTICE.to_owned() });
@@ -63,9 +67,84 @@ pub(super) async fn give_up(
     Ok(GaveUp::Done)
 }
 
+/// Settles what a message that went to the dead-letter queue has left behind, or gives up on it where it has left
+/// nothing; the user is told unless all of its work was done and only its acknowledgement was missing.
+///
+/// # Errors
+/// Any failure: the record is handed back.
+pub(super) async fn bury(
+    runtime: &Runtime,
+    thread: &ThreadId,
+    arrival: &Arrival,
+    dead: &Undeliverable,
+    deadline: Instant,
+) -> Result<(), SliceError> {
+    let store = runtime.store.clone();
+    let mut manager = HistoryManager::load_state(store.clone(), store, thread.clone()).await?;
+    if manager.is_processed(&arrival.dedup).await? {
+        manager.resume_outbox([arrival]);
+        return execute_action(runtime, &Registry::default(), &mut manager, deadline).await;
+    }
+    let (letter, dedup) = tokio::try_join!(
+        runtime.store.dead_letter(thread, &dead.message_id),
+        runtime.store.failed_input(thread, &dead.message_id),
+    )?;
+    // Where nobody could count its attempts, nobody has done anything for it either: any id will do.
+    let dedup = dedup.unwrap_or_else(|| DedupId::new(dead.message_id.as_str()));
+    let died = Arrival { dedup, cause: dead.message_id.clone(), ..arrival.clone() };
+    // A body that nobody can read has nothing to be given up on but itself.
+    let message = letter.and_then(|letter| InputMessage::parse(letter.body.as_bytes()).ok());
+    let founds = message.as_ref().is_some_and(is_user_text);
+    if manager.meta().closed || !(manager.exists() || founds) {
+        tracing::info!(%thread, message_id = %dead.message_id, "a dead letter of a thread that is not there");
+        return Ok(());
+    }
+    let taken = manager.is_taken(&died.cause) || manager.is_processed(&died.dedup).await?;
+    let open = manager.is_open(&died.cause);
+    manager.resume_outbox([arrival, &died]);
+    let owes = !manager.owed().is_empty();
+    // Resending might be what it died of: of what it has caused, nothing that is out is waited for. (What is parked
+    // is not out.)
+    let settled = settle_lost(&mut manager, arrival, |call| call.cause.contains(&died.cause) && !call.parked);
+    manager.record_processed(arrival, DedupLife::Days);
+    if owes || settled > 0 {
+        // Replies and notices to tools need the history: the next slice sends them.
+        manager.mark_redelivered(&died.cause);
+        manager.promise(Promise::Release);
+    }
+    if !taken || open || settled > 0 {
+        tracing::error!(%thread, message_id = %dead.message_id, settled, "a message died in the queue");
+        manager.promise(Promise::Notice { text: UNDELIVERABLE_NOTICE.to_owned() });
+        runtime.observer.on_event(thread, &DisplayEvent::Notice(UNDELIVERABLE_NOTICE.to_owned()));
+    }
+    if let Some(message) = message.filter(|_| !taken) {
+        take(runtime, &mut manager, &message, &died);
+    }
+    manager.work_for(&died);
+    manager.sync(Progress::Aside, runtime.clock.now_ms()).await?;
+    execute_action(runtime, &Registry::default(), &mut manager, deadline).await
+}
+
+/// Settles the open calls that `which` names as lost, and says how many.
+fn settle_lost(
+    manager: &mut HistoryManager,
+    arrival: &Arrival,
+    which: impl Fn(&PendingCall) -> bool,
+) -> usize {
+    let lost: Vec<PendingCall> = manager.history().open_calls().filter(|call| which(call)).cloned().collect();
+    for call in &lost {
+        settle(manager, call, Outcome::Lost, wording::lost(&call.name), arrival.now_ms);
+    }
+    lost.len()
+}
+
+fn is_user_text(message: &InputMessage) -> bool {
+    matches!(message.content, InputContent::Text(_) | InputContent::Image { .. })
+        && message.synthetic.is_none()
+}
+
 /// Takes an input that no delivery has processed.
-fn take(runtime: &Runtime, manager: &mut HistoryManager, input: &Input) {
-    let Input { message, arrival, .. } = input;
+fn take(runtime: &Runtime, manager: &mut HistoryManager, message: &InputMessage, arrival: &Arrival) {
     match (&message.content, &message.synthetic) {
         (InputContent::Text(_) | InputContent::Image { .. }, None) => {
             let agent = message.agent().filter(|agent| runtime.agents.knows(agent));

@@ -100,6 +100,9 @@ async fn take(
         InputContent::ClaimCheck(_) => {
             Ok(PrepareResult::Refused("a claim check inside a claim check".to_owned()))
         }
+        InputContent::Undeliverable(_) => {
+            Ok(PrepareResult::Refused("a word of a dead letter comes with no other message".to_owned()))
+        }
         InputContent::Release => {
             if manager.history().has_leftover_waiting() {
                 manager.history_mut().release_waiting();

@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::poison::{GaveUp, give_up};
+use super::poison::{GaveUp, bury, give_up};
 use super::{DisplayEvent, Input, Runtime, SliceError, process_batch};
 use crate::history::Arrival;
 use crate::message::{
@@ -23,14 +23,16 @@ const MAX_DELAY: Duration = Duration::from_secs(15 * 60);
 
 /// One record, as far as dormouse reads it.
 #[derive(Clone, Debug)]
-struct Record {
-    message_id: String,
+pub(super) struct Record {
+    pub(super) message_id: String,
     receipt_handle: String,
-    thread: ThreadId,
+    pub(super) thread: ThreadId,
     dedup: DedupId,
     key: String,
     receive_count: u32,
-    body: String,
+    pub(super) body: String,
+    /// The queue that gave up on it, where that is how it came here.
+    pub(super) died_in: Option<String>,
 }
 
 /// A record that is no input.
@@ -57,6 +59,13 @@ impl Refusal {
 
 /// Processes a batch and says which records are to be delivered again. `deadline` is the invocation's.
 pub async fn process_records(runtime: &Runtime, event: SqsEvent, deadline: Instant) -> SqsBatchResponse {
+    let threads = by_thread(event);
+    let runs = threads.iter().map(|(thread, records)| process_thread(runtime, thread, records, deadline));
+    response(join_all(runs).await)
+}
+
+/// The records of each thread of a batch, in order.
+pub(super) fn by_thread(event: SqsEvent) -> Vec<(ThreadId, Vec<Record>)> {
     let mut threads: Vec<(ThreadId, Vec<Record>)> = Vec::new();
     for message in event.records {
         let record = Record::from(message);
@@ -65,10 +74,13 @@ pub async fn process_records(runtime: &Runtime, event: SqsEvent, deadline: Insta
             None => threads.push((record.thread.clone(), vec![record])),
         }
     }
-    let runs = threads.iter().map(|(thread, records)| process_thread(runtime, thread, records, deadline));
-    let failed: Vec<String> = join_all(runs).await.into_iter().flatten().collect();
+    threads
+}
+
+/// The answer that names the failed records of every thread.
+pub(super) fn response(failed: Vec<Vec<String>>) -> SqsBatchResponse {
     let mut response = SqsBatchResponse::default();
-    response.set_failures(failed);
+    response.set_failures(failed.into_iter().flatten().collect::<Vec<_>>());
     response
 }
 
@@ -113,6 +125,11 @@ struct Failure {
 impl Failure {
     fn new(reason: impl ToString) -> Self {
         Self { reason: reason.to_string(), after: None }
+    }
+
+    fn of(error: &SliceError) -> Self {
+        let after = error.is_blameless().then(|| error.retry_after().unwrap_or_default());
+        Self { reason: error.to_string(), after }
     }
 }
 
@@ -161,6 +178,18 @@ async fn process_together(
     let mut stopped = None;
     for (at, record) in records.iter().enumerate() {
         match read(runtime, record).await {
+            Ok(InputMessage { content: InputContent::Undeliverable(dead), .. }) => {
+                // On its own, with META alone in hand: it may be the history that the other one died of.
+                if at > 0 {
+                    stopped = Some((at, None));
+                    break;
+                }
+                let arrival = record.arrival(runtime.clock.now_ms());
+                return match bury(runtime, thread, &arrival, &dead, deadline).await {
+                    Ok(()) => (1, None),
+                    Err(e) => (0, Some(Failure::of(&e))),
+                };
+            }
             Ok(message) => {
                 let arrival = record.arrival(runtime.clock.now_ms());
                 inputs.push(Input { message, arrival, bytes: record.body.len() });
@@ -168,26 +197,25 @@ async fn process_together(
             }
             Err(Unusable::Never(refusal)) => {
                 if let Err(e) = keep(runtime, record, &refusal).await {
-                    stopped = Some((at, Failure::new(e)));
+                    stopped = Some((at, Some(Failure::new(e))));
                     break;
                 }
             }
             Err(Unusable::NotNow(reason)) => {
-                stopped = Some((at, Failure::new(reason)));
+                stopped = Some((at, Some(Failure::new(reason))));
                 break;
             }
         }
     }
     let readable = stopped.as_ref().map_or(records.len(), |(at, _)| *at);
     let mut done = readable;
-    let mut failure = stopped.map(|(_, failure)| failure);
+    let mut failure = stopped.and_then(|(_, failure)| failure);
     if !inputs.is_empty() {
         let (_keep, cancel) = oneshot::channel();
         let processed = process_batch(runtime, thread, &inputs, deadline, cancel).await;
         if let Some(e) = &processed.error {
             done = taken.get(processed.done).copied().unwrap_or(readable);
-            let after = e.is_blameless().then(|| e.retry_after().unwrap_or_default());
-            failure = Some(Failure { reason: e.to_string(), after });
+            failure = Some(Failure::of(e));
         }
         for (input, reason) in processed.refused.iter().filter(|(at, _)| *at < processed.done) {
             let refusal = Refusal { class: "refused by the slice", reason: reason.clone() };
@@ -281,6 +309,7 @@ impl Record {
             dedup: self.dedup.clone(),
             cause: MessageId::new(&self.message_id),
             key: self.key.clone(),
+            receives: self.receive_count,
             now_ms,
         }
     }
@@ -304,6 +333,7 @@ impl From<SqsMessage> for Record {
             key: attribute("SequenceNumber").unwrap_or_else(|| dedup.as_str().to_owned()),
             receive_count: attribute("ApproximateReceiveCount").and_then(|n| n.parse().ok()).unwrap_or(1),
             receipt_handle: message.receipt_handle.unwrap_or_default(),
+            died_in: attribute("DeadLetterQueueSourceArn"),
             dedup,
             message_id,
             body,

@@ -77,7 +77,7 @@ pub struct HistoryManager {
     /// Promises of messages that are still to come again: neither sent nor dropped by this slice.
     kept: Vec<OutboxEntry>,
     /// Dedup rows of inputs that are no part of the history.
-    bare: Vec<(DedupId, DedupLife)>,
+    bare: Vec<(Arrival, DedupLife)>,
     /// Inputs without effect: worth a row in a commit that is made anyway, never worth a commit.
     dropped: Vec<DedupId>,
     choices: Vec<ChoiceRow>,
@@ -237,6 +237,18 @@ impl HistoryManager {
         self.meta.open.contains(cause)
     }
 
+    /// Whether META remembers the input of a message as committed.
+    pub fn is_taken(&self, cause: &MessageId) -> bool {
+        self.meta.recent.contains(cause)
+    }
+
+    /// Marks a message as one that may have died, with the next commit: what it owes is sent by whoever comes next.
+    pub fn mark_redelivered(&mut self, cause: &MessageId) {
+        if !self.meta.redelivered.contains(cause) {
+            self.meta.redelivered.push(cause.clone());
+        }
+    }
+
     /// Records an input that is no part of the history together with what it promises.
     pub fn record(&mut self, arrival: &Arrival, promise: Promise, choice: Option<ChoiceRow>) {
         self.record_processed(arrival, DedupLife::Days);
@@ -256,7 +268,7 @@ impl HistoryManager {
     /// Records an input as processed, with the next commit.
     pub fn record_processed(&mut self, arrival: &Arrival, life: DedupLife) {
         self.processed.insert(arrival.dedup.clone());
-        self.bare.push((arrival.dedup.clone(), life));
+        self.bare.push((arrival.clone(), life));
         self.work_for(arrival);
     }
 
@@ -264,6 +276,10 @@ impl HistoryManager {
     pub fn work_for(&mut self, arrival: &Arrival) {
         if !self.working.contains(&arrival.cause) {
             self.working.push(arrival.cause.clone());
+        }
+        // The store has marked it as well, but not if the thread is only being made.
+        if arrival.receives > 1 {
+            self.mark_redelivered(&arrival.cause);
         }
         if self.sequence.is_empty() || sequence_order(&self.sequence, &arrival.key).is_lt() {
             self.sequence.clone_from(&arrival.key);
@@ -440,6 +456,13 @@ impl HistoryManager {
         meta.turn_id.clone_from(&plan.turn_id);
         meta.pending.clone_from(&plan.pending);
         meta.token = Uuid::new_v4().to_string();
+        // An input that is in is remembered, finished or not; one that an open slice has not taken in is not.
+        let items = plan.items.iter().filter(|item| item.facts.dedup.is_some());
+        let items = items.filter_map(|item| item.facts.cause.as_ref());
+        let bare = self.bare.iter().filter(|_| last_chunk).map(|(arrival, _)| &arrival.cause);
+        for cause in items.chain(plan.park.iter().map(|parked| &parked.cause)).chain(bare) {
+            meta.remember(cause);
+        }
         for cause in &self.working {
             match progress {
                 Progress::More => {
@@ -452,12 +475,8 @@ impl HistoryManager {
                     // call that is still open is somebody's unfinished slice.
                     let finished = !meta.pending.iter().any(|pending| pending.synchronous);
                     meta.open.retain(|open| !finished && open != cause);
-                    meta.remember(cause);
                 }
-                Progress::Aside => {
-                    meta.open.retain(|open| open != cause);
-                    meta.remember(cause);
-                }
+                Progress::Aside => meta.open.retain(|open| open != cause),
             }
         }
         // What died with its message stays behind here; it must not grow for ever.
@@ -492,7 +511,8 @@ impl HistoryManager {
             now_ms,
         };
         if last_chunk {
-            commit.dedup.extend(self.bare.iter().cloned());
+            let bare = self.bare.iter().map(|(arrival, life)| (arrival.dedup.clone(), *life));
+            commit.dedup.extend(bare);
             commit.subscriptions.extend(self.subscriptions.iter().cloned());
             commit.choices.clone_from(&self.choices);
         }

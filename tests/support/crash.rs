@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use dormouse::history::request::ModelRequest;
-use dormouse::message::{CallId, DedupId, OutputMessage, RawJson, ThreadId};
+use dormouse::message::{CallId, DedupId, MessageId, OutputMessage, RawJson, ThreadId};
 use dormouse::model::scripted::ScriptedModel;
 use dormouse::model::{ModelError, ModelInfo, ModelProvider, ModelStream};
 use dormouse::queue::{OutputSender, QueueError};
 use dormouse::slice::{AgentProfile, Agents};
 use dormouse::store::memory::MemoryStore;
 use dormouse::store::{
-    ChoiceRow, Commit, Committed, ConversationStore, Loaded, Meta, StateStore, Store, StoreError,
+    ChoiceRow, Commit, Committed, ConversationStore, DeadLetter, Loaded, Meta, StateStore, Store, StoreError,
     Subscription, ThreadSummary,
 };
 use dormouse::tools::{Execution, Invocation, Registry, Tool, ToolDefinition, ToolError, ToolOutput};
@@ -182,6 +182,14 @@ impl ConversationStore for MortalStore {
         self.store.lower_attempts(thread, dedup).await
     }
 
+    async fn failed_input(
+        &self,
+        thread: &ThreadId,
+        cause: &MessageId,
+    ) -> Result<Option<DedupId>, StoreError> {
+        self.store.failed_input(thread, cause).await
+    }
+
     async fn put_claim(&self, body: &str) -> Result<String, StoreError> {
         self.store.put_claim(body).await
     }
@@ -227,6 +235,22 @@ impl StateStore for MortalStore {
 
     async fn put_manifest(&self, server: &str, manifest: &str, now_ms: i64) -> Result<(), StoreError> {
         self.store.put_manifest(server, manifest, now_ms).await
+    }
+
+    async fn keep_dead_letter(&self, letter: &DeadLetter) -> Result<(), StoreError> {
+        self.store.keep_dead_letter(letter).await
+    }
+
+    async fn dead_letter(&self, thread: &ThreadId, id: &MessageId) -> Result<Option<DeadLetter>, StoreError> {
+        self.store.dead_letter(thread, id).await
+    }
+
+    async fn dead_letters(&self, limit: usize) -> Result<Vec<DeadLetter>, StoreError> {
+        self.store.dead_letters(limit).await
+    }
+
+    async fn forget_dead_letter(&self, thread: &ThreadId, id: &MessageId) -> Result<(), StoreError> {
+        self.store.forget_dead_letter(thread, id).await
     }
 }
 

@@ -11,12 +11,12 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
-use dormouse::message::{CallId, DedupId, InputMessage, RawJson, ThreadId};
+use dormouse::message::{CallId, DedupId, InputMessage, MessageId, RawJson, ThreadId};
 use dormouse::queue::{InputSender, QueueError};
 use dormouse::rap::{CallbackKeys, CallbackTokens};
 use dormouse::store::{
-    ChoiceRow, Commit, Committed, ConversationStore, Loaded, Meta, StateStore, StoreError, Subscription,
-    ThreadSummary,
+    ChoiceRow, Commit, Committed, ConversationStore, DeadLetter, Loaded, Meta, StateStore, StoreError,
+    Subscription, ThreadSummary,
 };
 
 /// A request as a fake server saw it.
@@ -198,6 +198,9 @@ impl ConversationStore for StoreDown {
     async fn list_threads(&self, _: usize) -> Result<Vec<ThreadSummary>, StoreError> {
         down()
     }
+    async fn failed_input(&self, _: &ThreadId, _: &MessageId) -> Result<Option<DedupId>, StoreError> {
+        down()
+    }
     async fn put_claim(&self, _: &str) -> Result<String, StoreError> {
         down()
     }
@@ -230,6 +233,18 @@ impl StateStore for StoreDown {
         down()
     }
     async fn put_manifest(&self, _: &str, _: &str, _: i64) -> Result<(), StoreError> {
+        down()
+    }
+    async fn keep_dead_letter(&self, _: &DeadLetter) -> Result<(), StoreError> {
+        down()
+    }
+    async fn dead_letter(&self, _: &ThreadId, _: &MessageId) -> Result<Option<DeadLetter>, StoreError> {
+        down()
+    }
+    async fn dead_letters(&self, _: usize) -> Result<Vec<DeadLetter>, StoreError> {
+        down()
+    }
+    async fn forget_dead_letter(&self, _: &ThreadId, _: &MessageId) -> Result<(), StoreError> {
         down()
     }
 }

@@ -15,6 +15,7 @@ use dormouse::message::{
 use dormouse::model::scripted::ScriptedModel;
 use dormouse::model::{ModelError, ModelProvider};
 use dormouse::queue::{DeadLetters, InputSender, OutputSender, QueueError, Redelivery};
+use dormouse::slice::drain::Drain;
 use dormouse::slice::records::process_records;
 use dormouse::slice::{AgentProfile, Agents, Clock, Limits, NoObserver, Runtime};
 use dormouse::store::memory::{CommitFault, MemoryStore};
@@ -137,7 +138,7 @@ impl World {
         assert!(failed.is_empty(), "handed back: {failed:?}");
     }
 
-    fn record(&self, delivery: &Delivery) -> SqsMessage {
+    pub fn record(&self, delivery: &Delivery) -> SqsMessage {
         let sequence: u64 = delivery.message_id.trim_start_matches("m-").parse().unwrap_or(0);
         let mut message = SqsMessage::default();
         message.message_id = Some(delivery.message_id.clone());
@@ -153,6 +154,23 @@ impl World {
         .map(|(name, value)| (name.to_owned(), value))
         .collect();
         message
+    }
+
+    /// What happens to a message that the queue has given up on: the drain takes it, and its thread is told.
+    pub async fn dies(&self, delivery: &Delivery) {
+        let mut record = self.record(delivery);
+        record.attributes.insert("DeadLetterQueueSourceArn".to_owned(), "arn:aws:sqs:x:1:in.fifo".to_owned());
+        assert!(self.drain(record).await, "the drain hands it back");
+        self.settle().await;
+    }
+
+    /// Hands one record of the dead-letter queue to the drain, and says whether it was taken.
+    pub async fn drain(&self, record: SqsMessage) -> bool {
+        let (store, input) = (self.runtime.store.clone(), self.runtime.input.clone());
+        let drain = Drain { store, input, clock: self.runtime.clock.clone() };
+        let mut event = SqsEvent::default();
+        event.records = vec![record];
+        drain.process_records(event).await.batch_item_failures.is_empty()
     }
 
     /// Hands in what dormouse has sent to its own queue, until nothing is left.

@@ -18,6 +18,7 @@ pub fn arrival(n: usize, dedup: &str) -> Arrival {
         dedup: DedupId::new(dedup),
         cause: MessageId::new(format!("m{n}")),
         key: format!("{n:020}"),
+        receives: 1,
         now_ms: n as i64,
     }
 }
