@@ -179,6 +179,7 @@ pub fn assemble(
     };
     let tokens = CallbackTokens::new(secrets.callback_keys.clone(), &aws.callback_base_url);
     let http = crate::rap::http_client().map_err(|e| AssemblyError::Http(e.to_string()))?;
+    let builtins = crate::tools::builtin::all(&store).into_iter().chain(builtins).collect();
     let tools = crate::rap::RapTools::new(config.clone(), store.clone(), tokens.clone(), http, builtins);
     let agents = ConfiguredAgents::new(config.clone(), |model| {
         crate::model::provider(model, secrets.model_key(model)?)

@@ -5,10 +5,10 @@ use tokio::time::Instant;
 use super::failures::check_time;
 use super::{Runtime, Session, SliceError};
 use crate::history::{Layer, wording};
-use crate::message::{ContentPart, Outcome, SettledBy, ToolCallItem};
-use crate::store::PendingCall;
+use crate::message::{CallId, Outcome, SettledBy, ToolCallItem};
+use crate::store::{PendingCall, Promise};
 use crate::thread::HistoryManager;
-use crate::tools::{Execution, Invocation, Rerun};
+use crate::tools::{Effect, Execution, Invocation, Rerun, ToolOutput};
 
 /// The arguments that a tool gets: `{}` where the model wrote none (F47).
 pub(super) fn arguments(call: &ToolCallItem) -> &str {
@@ -33,11 +33,14 @@ pub(super) async fn run_open_synchronous_calls(
         let resumed = !manager.started_in_this_slice(&pending.call);
         let stop_at = deadline.checked_sub(runtime.limits.deadline_margin).unwrap_or(deadline);
         let run = run_synchronously(session, manager, pending, resumed);
-        let (outcome, parts) =
+        let (outcome, output) =
             tokio::time::timeout_at(stop_at, run).await.map_err(|_| SliceError::Deadline)?;
         let now_ms = runtime.clock.now_ms();
+        for effect in output.effects {
+            apply(session, manager, &pending.call, effect);
+        }
         let by = if outcome == Outcome::Lost { SettledBy::Runtime } else { SettledBy::Tool };
-        manager.history_mut().settle(&pending.call, outcome, parts, by, layer, now_ms);
+        manager.history_mut().settle(&pending.call, outcome, output.parts, by, layer, now_ms);
     }
     Ok(!open.is_empty())
 }
@@ -47,8 +50,8 @@ async fn run_synchronously(
     manager: &HistoryManager,
     pending: &PendingCall,
     resumed: bool,
-) -> (Outcome, Vec<ContentPart>) {
-    let text = |text: String| vec![ContentPart::Text(text)];
+) -> (Outcome, ToolOutput) {
+    let text = |text: String| ToolOutput::text(text);
     let (Some(tool), Some(call)) =
         (session.tools.registry.get(&pending.name), manager.history().call(&pending.call))
     else {
@@ -58,8 +61,23 @@ async fn run_synchronously(
         return (Outcome::Lost, text(wording::lost(&pending.name)));
     }
     match tool.execute_synchronous(&invocation(manager, pending, call)).await {
-        Ok(output) => (Outcome::Ok, output.parts),
+        Ok(output) => (Outcome::Ok, output),
         Err(e) => (Outcome::Error, text(format!("Error: {e}"))),
+    }
+}
+
+/// Takes what a call brings about into the commit of its result.
+fn apply(session: &Session, manager: &mut HistoryManager, call: &CallId, effect: Effect) {
+    match effect {
+        Effect::Subscribe => manager.track_subscription(call.clone()),
+        Effect::Unsubscribe(ended) => {
+            let tool = manager.history().call(&ended).and_then(|call| session.tools.registry.get(&call.name));
+            let server = tool.and_then(|tool| tool.server()).map(str::to_owned);
+            manager.remove_subscription(ended.clone());
+            if server.is_some() {
+                manager.promise(Promise::Cancel { call: ended, server });
+            }
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 //! A *synchronous* tool runs inside the slice after the commit of its call; an *asynchronous* one is
 //! dispatched and answers through the input queue, in a millisecond or in three days.
 
+pub mod builtin;
 mod registry;
 
 use async_trait::async_trait;
@@ -63,6 +64,30 @@ pub struct Invocation {
 pub struct ToolOutput {
     /// The result for the model.
     pub parts: Vec<ContentPart>,
+    /// What else the call brings about, in the commit of its result.
+    pub effects: Vec<Effect>,
+}
+
+impl ToolOutput {
+    /// A text, and nothing else.
+    pub fn text(text: impl Into<String>) -> Self {
+        Self { parts: vec![ContentPart::text(text)], effects: Vec::new() }
+    }
+
+    /// The same with an effect.
+    pub fn with(mut self, effect: Effect) -> Self {
+        self.effects.push(effect);
+        self
+    }
+}
+
+/// What a synchronous call changes in its own thread besides its result. Only tools that are built in have any.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Effect {
+    /// The call takes events from here on.
+    Subscribe,
+    /// A call of this thread takes no events any more; its tool server is told.
+    Unsubscribe(CallId),
 }
 
 /// Why a call could not be carried out. The text goes to the model: no address, no stack trace.

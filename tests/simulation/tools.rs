@@ -103,7 +103,7 @@ impl Tool for Fake {
         self.world.pause().await;
         match fails {
             true => Err(ToolError::Failed("it broke".to_owned())),
-            false => Ok(ToolOutput { parts: vec![ContentPart::text(format!("ran {}", call.arguments))] }),
+            false => Ok(ToolOutput::text(format!("ran {}", call.arguments))),
         }
     }
 

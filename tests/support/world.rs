@@ -355,7 +355,7 @@ impl Tool for Fake {
         if let Some(store) = self.tools.fail_after_run.lock().unwrap().take() {
             store.fail_commits([CommitFault::Unavailable]);
         }
-        Ok(ToolOutput { parts: vec![ContentPart::text(format!("ran {}", call.arguments))] })
+        Ok(ToolOutput::text(format!("ran {}", call.arguments)))
     }
 
     async fn cancel(&self, _thread: &ThreadId, call: &CallId) {

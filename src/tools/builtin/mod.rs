@@ -1,0 +1,24 @@
+//! Tools that dormouse brings itself, one file a theme. They need no server; their names beat those of any other tool.
+//!
+//! | file | tools |
+//! |---|---|
+//! | `subscriptions` | `cancel_subscription` |
+
+mod subscriptions;
+
+use std::sync::Arc;
+
+use serde::de::DeserializeOwned;
+
+use super::{Tool, ToolError};
+use crate::store::Store;
+
+/// All of them.
+pub fn all(store: &Arc<dyn Store>) -> Vec<Arc<dyn Tool>> {
+    vec![Arc::new(subscriptions::CancelSubscription::new(store.clone()))]
+}
+
+/// The arguments of a call, after their schema was checked.
+fn arguments<T: DeserializeOwned>(text: &str) -> Result<T, ToolError> {
+    serde_json::from_str(text).map_err(|e| ToolError::Failed(format!("the arguments cannot be read: {e}")))
+}
