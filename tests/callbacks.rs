@@ -134,6 +134,8 @@ async fn seed(store: &MemoryStore, thread: &str, closed: bool) {
             SubscriptionChange::End(CallId::from(ENDED)),
         ],
         choices: vec![],
+        children: vec![],
+        open_children: 0,
         now_ms: 0,
     };
     assert_eq!(store.commit(commit).await.unwrap(), Committed::Done);

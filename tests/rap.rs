@@ -455,7 +455,9 @@ async fn rap_46_rap_47_notices_go_to_the_base_address_once_and_wait_for_nobody()
         set.registry.get(tool).unwrap().cancel(&thread, &call).await;
     }
     assert_eq!(ok.at("/cancel_tool_call")[0].json(), json!({"thread_id": "th-2", "tool_call_id": "c-1"}));
-    source.client().close_thread(&thread).await;
+    for tool in set.registry.one_of_each_server() {
+        tool.close(&thread).await;
+    }
     assert_eq!(ok.at("/close_thread")[0].json(), json!({"thread_id": "th-2"}));
     for server in [&ok, &broken, &hangs] {
         assert_eq!(server.at("/close_thread").len(), 1, "one attempt");
@@ -658,7 +660,7 @@ async fn f62_the_demo_servers_results_come_back_as_inputs() {
     let tool = set.registry.get("srv_slow").unwrap();
     tool.execute(&slow).await.unwrap();
     tool.cancel(&slow.thread, &slow.call).await;
-    source.client().close_thread(&slow.thread).await;
+    tool.close(&slow.thread).await;
     tokio::time::sleep(Duration::from_millis(500)).await;
     assert_eq!(outbox.take(), vec![]);
     demo.stop();

@@ -793,6 +793,8 @@ async fn stored(world: &World, rows: &[&str]) {
         release: vec![],
         subscriptions: vec![],
         choices: vec![],
+        children: vec![],
+        open_children: 0,
         now_ms: 0,
     };
     world.store.commit(commit).await.unwrap();

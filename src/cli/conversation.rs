@@ -98,6 +98,10 @@ pub fn consent_urls(meta: &Meta) -> Vec<String> {
             | Promise::Notice { .. }
             | Promise::Choice { .. }
             | Promise::Release
+            | Promise::Wake { .. }
+            | Promise::Report { .. }
+            | Promise::Message { .. }
+            | Promise::Closed
             | Promise::Unknown(_) => None,
         })
         .collect()

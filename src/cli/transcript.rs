@@ -163,6 +163,10 @@ fn notices(meta: &Meta) -> Vec<&str> {
             | Promise::OAuth { .. }
             | Promise::Choice { .. }
             | Promise::Release
+            | Promise::Wake { .. }
+            | Promise::Report { .. }
+            | Promise::Message { .. }
+            | Promise::Closed
             | Promise::Unknown(_) => None,
         })
         .collect()

@@ -77,6 +77,37 @@ pub fn late_result(tool: &str, call: &str, text: &str) -> String {
     format!("[late result of {tool}, call {call}, which was answered in its place before]\n{text}")
 }
 
+/// What a child begins with.
+pub fn child_start(thread: &str, stack: &[&str], instructions: &str) -> String {
+    let stack = serde_json::json!(stack);
+    format!(
+        "You are the child thread {thread}; your stack of threads is {stack}. Do this, and nothing else:\n\
+         {instructions}\nWhen it is done, call close_thread with your own thread id and a report for your parent."
+    )
+}
+
+/// What the child of an event begins with.
+pub fn event_child_start(thread: &str) -> String {
+    format!(
+        "You are the child thread {thread}, made for one event of a subscription. Your answers are not shown to the \
+         user. Do what the event asks for. If your parent should know of it, report; then call close_thread with \
+         your own thread id."
+    )
+}
+
+/// What a parent hears of a child that has closed.
+pub fn child_closed(thread: &str, report: Option<&str>) -> String {
+    match report {
+        Some(report) => format!("The child thread {thread} has closed. Its report:\n{report}"),
+        None => format!("The child thread {thread} has closed without a report."),
+    }
+}
+
+/// What a parent hears of a child that goes on.
+pub fn child_report(thread: &str, report: &str) -> String {
+    format!("A report of the child thread {thread}:\n{report}")
+}
+
 /// What the model reads where a stored outcome has no text of its own.
 pub fn blank_outcome(outcome: &Outcome, tool: &str) -> String {
     match outcome {

@@ -125,6 +125,14 @@ impl CallId {
     }
 }
 
+impl ThreadId {
+    /// The child that `cause` (a call, or an event's dedup id) makes of `parent`: `th-` and 26 base32 characters.
+    pub fn child(parent: &Self, cause: &str) -> Self {
+        let hash = digest(&[b"child", parent.as_str().as_bytes(), cause.as_bytes()]);
+        Self(format!("th-{}", &hash[..DERIVED_CHARS]))
+    }
+}
+
 impl DedupId {
     /// A dedup id that names its cause: `{kind}-` and 26 base32 characters of the parts' digest.
     ///

@@ -12,6 +12,11 @@ use super::content::ContentPart;
 use super::ids::{CallId, DedupId, ItemId, MessageId, Seq};
 use super::json::RawJson;
 
+/// The tool that makes a child; a child's rows begin with a call of it.
+pub const SPAWN_TOOL: &str = "spawn_thread";
+/// The call that stands for an incoming event; only the runtime writes it.
+pub const RESERVED_EVENT_TOOL: &str = "receive_event__injected";
+
 /// One entry of a history: its position, its typed body, its stored text and the facts about it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Item {

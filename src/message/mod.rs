@@ -18,7 +18,8 @@ pub use input::{
 };
 pub use item::{
     AssistantItem, BackendToolCallItem, EventItem, InterruptItem, Item, ItemBody, ItemFacts, LeftOut,
-    Outcome, ReasoningItem, SettledBy, SyntheticReason, SystemItem, ToolCallItem, ToolResultItem, UserItem,
+    Outcome, RESERVED_EVENT_TOOL, ReasoningItem, SPAWN_TOOL, SettledBy, SyntheticReason, SystemItem,
+    ToolCallItem, ToolResultItem, UserItem,
 };
 pub use json::RawJson;
 pub use output::{OutputKind, OutputMessage, TypedOutput};

@@ -107,13 +107,9 @@ impl RapClient {
         self.notify(server, "cancel_tool_call", &notice, thread).await;
     }
 
-    /// Tells every configured server, all at once, that `thread` has closed. One attempt each; the outcome is
-    /// only logged.
-    pub async fn close_thread(&self, thread: &ThreadId) {
-        let notice = CloseThread { thread_id: thread };
-        let servers = self.config.tool_servers.keys();
-        futures::future::join_all(servers.map(|server| self.notify(server, "close_thread", &notice, thread)))
-            .await;
+    /// Tells `server` that `thread` has closed. One attempt; the outcome is only logged.
+    pub async fn close_thread(&self, server: &str, thread: &ThreadId) {
+        self.notify(server, "close_thread", &CloseThread { thread_id: thread }, thread).await;
     }
 
     /// POSTs the user's answer to a choice. `response_url` was checked when the choice came in and is checked

@@ -74,4 +74,8 @@ impl Tool for RapTool {
     async fn cancel(&self, thread: &ThreadId, call: &CallId) {
         self.client.cancel_tool_call(&self.server, thread, call).await;
     }
+
+    async fn close(&self, thread: &ThreadId) {
+        self.client.close_thread(&self.server, thread).await;
+    }
 }

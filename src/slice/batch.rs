@@ -214,7 +214,9 @@ async fn finish(
     let stream = run_completion(runtime, &session, manager, deadline, cancel);
     let completion = drive(stream, |event| runtime.observer.on_event(&thread, event));
     let action = completion.instrument(tracing::info_span!("complete")).await?;
-    promise_release(manager);
+    if !manager.is_closing() {
+        promise_release(manager);
+    }
     manager.sync(Progress::Last, runtime.clock.now_ms()).await?;
     execute_action(runtime, &session.tools.registry, manager, deadline).await?;
     let show = match action {
@@ -253,10 +255,9 @@ async fn send_outbox(
     manager: &mut HistoryManager,
     deadline: Instant,
 ) -> Result<(), SliceError> {
-    let needs_tools = manager
-        .owed()
-        .iter()
-        .any(|entry| matches!(entry.promise, Promise::Call { .. } | Promise::Cancel { .. }));
+    let needs_tools = manager.owed().iter().any(|entry| {
+        matches!(entry.promise, Promise::Call { .. } | Promise::Cancel { .. } | Promise::Closed)
+    });
     let registry = match needs_tools {
         true => runtime.tools_of(&manager.meta().agent, &manager.meta().root).await.registry,
         false => Registry::default(),

@@ -62,6 +62,10 @@ pub fn run_completion<'a>(
             if run_open_synchronous_calls(runtime, session, manager, deadline).await? {
                 spent.synchronous_rounds += 1;
             }
+            if manager.is_closing() {
+                yield CompletionEvent::Action(CompletionAction::Done);
+                return;
+            }
             if !manager.history().is_settled() {
                 let calls = manager.history().open_calls().map(|pending| pending.call.clone()).collect();
                 yield CompletionEvent::Action(CompletionAction::ExecuteToolCalls(calls));

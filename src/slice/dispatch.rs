@@ -5,14 +5,16 @@ use futures::future::join_all;
 use tokio::time::{Instant, timeout_at};
 use tracing::Instrument;
 
-use super::synchronous::invocation;
+use super::synchronous::{arguments, invocation};
 use super::{DisplayEvent, Runtime, SliceError, dispatch_failed_id};
+use crate::history::wording;
 use crate::message::{
     CallId, ContentPart, DedupId, InputContent, InputMessage, ItemBody, OutputKind, OutputMessage, RawJson,
-    Seq, TypedOutput, UserChoiceRequired,
+    Seq, Synthetic, ThreadId, TypedOutput, UserChoiceRequired,
 };
-use crate::store::{OutboxEntry, Promise};
+use crate::store::{OutboxEntry, Promise, ThreadKind};
 use crate::thread::HistoryManager;
+use crate::tools::builtin::CLOSE_TOOL;
 use crate::tools::{Invocation, Registry, ToolError};
 
 /// Characters of a call's arguments in the bracketed line that consumers are shown.
@@ -70,9 +72,14 @@ async fn send(
     for result in dispatched {
         result?;
     }
-    for entry in owed.iter().filter(|entry| entry.promise == Promise::Release) {
-        let message = InputMessage::plain(thread.clone(), InputContent::Release);
-        runtime.input.send(&message, &DedupId::new(&entry.id)).await?;
+    if owed.iter().any(|entry| entry.promise == Promise::Closed) {
+        let servers = registry.one_of_each_server();
+        join_all(servers.into_iter().map(|tool| tool.close(&thread))).await;
+    }
+    for entry in &owed {
+        if let Some(message) = input(manager, &entry.promise) {
+            runtime.input.send(&message, &DedupId::new(&entry.id)).await?;
+        }
     }
     for entry in owed {
         manager.sent(&entry.id);
@@ -114,6 +121,54 @@ async fn dispatch(runtime: &Runtime, registry: &Registry, call: Invocation) -> R
     Ok(())
 }
 
+/// The input, of this thread or a related one, that a promise stands for.
+fn input(manager: &HistoryManager, promise: &Promise) -> Option<InputMessage> {
+    let own = manager.history().thread();
+    match promise {
+        Promise::Release => Some(InputMessage::plain(own.clone(), InputContent::Release)),
+        Promise::Wake { thread } => Some(InputMessage::plain(thread.clone(), InputContent::Release)),
+        Promise::Report { to, call } => {
+            let item = manager.history().call(call)?;
+            let text = report_text(own, &item.name, arguments(item));
+            let origin = manager.meta().origin.clone()?;
+            let synthetic = Synthetic::ThreadReport { tool_call_id: origin, child_thread_id: own.clone() };
+            Some(related(to, text, synthetic))
+        }
+        Promise::Message { to, origin, call } => {
+            let text = text_argument(arguments(manager.history().call(call)?), "message").unwrap_or_default();
+            Some(related(to, text, Synthetic::ParentMessage { tool_call_id: origin.clone() }))
+        }
+        Promise::Call { .. }
+        | Promise::Cancel { .. }
+        | Promise::Reply { .. }
+        | Promise::Notice { .. }
+        | Promise::OAuth { .. }
+        | Promise::Choice { .. }
+        | Promise::Closed
+        | Promise::Unknown(_) => None,
+    }
+}
+
+/// A text for another thread of the family: a result without a call, as the queue's format has it.
+fn related(to: &ThreadId, text: String, synthetic: Synthetic) -> InputMessage {
+    let mut message = InputMessage::tool_result(to.clone(), CallId::new(""), vec![ContentPart::Text(text)]);
+    message.synthetic = Some(synthetic);
+    message
+}
+
+fn report_text(thread: &ThreadId, tool: &str, arguments: &str) -> String {
+    match tool {
+        CLOSE_TOOL => {
+            wording::child_closed(thread.as_str(), text_argument(arguments, "report_to_parent").as_deref())
+        }
+        _ => wording::child_report(thread.as_str(), &text_argument(arguments, "report").unwrap_or_default()),
+    }
+}
+
+fn text_argument(arguments: &str, name: &str) -> Option<String> {
+    serde_json::from_str::<serde_json::Value>(arguments).ok()?.get(name)?.as_str().map(str::to_owned)
+}
+
 /// The output message that an entry promises, if it promises one.
 async fn output(
     runtime: &Runtime,
@@ -121,6 +176,8 @@ async fn output(
     entry: &OutboxEntry,
 ) -> Result<Option<OutputMessage>, SliceError> {
     let (kind, text) = match &entry.promise {
+        // Nobody reads along with a thread that was made for an event.
+        Promise::Reply { .. } if manager.meta().kind == ThreadKind::Event => return Ok(None),
         Promise::Reply { from, to, refused } => match reply_text(manager, *from, *to, refused) {
             Some(text) => (OutputKind::TEXT, text),
             None => return Ok(None),
@@ -139,11 +196,21 @@ async fn output(
             Some(choice) => choice,
             None => return Ok(None),
         },
-        Promise::Call { .. } | Promise::Cancel { .. } | Promise::Release | Promise::Unknown(_) => {
-            return Ok(None);
-        }
+        Promise::Call { .. }
+        | Promise::Cancel { .. }
+        | Promise::Release
+        | Promise::Wake { .. }
+        | Promise::Report { .. }
+        | Promise::Message { .. }
+        | Promise::Closed
+        | Promise::Unknown(_) => return Ok(None),
     };
     let thread = manager.history().thread().clone();
+    // Metadata is the root's: it says where a reply belongs.
+    let metadata = match manager.meta().parent {
+        Some(_) => runtime.store.metadata(&manager.meta().root).await?,
+        None => manager.meta().metadata.clone(),
+    };
     let text = match manager.meta().parent {
         Some(_) => format!("[{thread}] {text}"),
         None => text,
@@ -151,7 +218,7 @@ async fn output(
     Ok(Some(OutputMessage {
         kind,
         text,
-        metadata: manager.meta().metadata.clone().unwrap_or_else(RawJson::empty_object),
+        metadata: metadata.unwrap_or_else(RawJson::empty_object),
         message_id: entry.id.clone(),
         thread_id: thread,
     }))

@@ -41,6 +41,8 @@ pub(super) async fn give_up(
     let store = runtime.store.clone();
     let mut manager = HistoryManager::load_state(store.clone(), store, thread.clone()).await?;
     let unfinished = manager.is_open(&arrival.cause);
+    manager.resume_outbox([arrival]);
+    let owes = !manager.owed().is_empty();
     if manager.is_processed(&arrival.dedup).await? {
         if !unfinished {
             return Ok(GaveUp::NotOurs);
@@ -48,17 +50,16 @@ pub(super) async fn give_up(
         // Its commit stands; what ran inside the slice for it may or may not have run.
         manager.work_for(arrival);
         settle_lost(&mut manager, arrival, |call| call.synchronous);
-        // What its commits still owe stays in the outbox, since its cause is marked as redelivered: the next
-        // slice sends it, with the history in hand.
-        if !matches!(input.message.content, InputContent::Release) {
-            manager.promise(Promise::Release);
-        }
     } else if manager.exists() || is_user_text(&input.message) {
         take(runtime, &mut manager, &input.message, arrival);
     } else {
         return Ok(GaveUp::Done);
     }
-    manager.resume_outbox([arrival]);
+    // What its commits still owe stays in the outbox, since its cause is marked as redelivered: the next slice sends
+    // it, with the history in hand.
+    if (owes || unfinished) && !matches!(input.message.content, InputContent::Release) {
+        manager.promise(Promise::Release);
+    }
     manager.promise(Promise::Notice { text: NOTICE.to_owned() });
     manager.sync(Progress::Aside, runtime.clock.now_ms()).await?;
     tracing::error!(%thread, dedup = %arrival.dedup, "gave up on an input");

@@ -150,7 +150,7 @@ async fn conversational(
 ) -> Result<PrepareResult, SliceError> {
     let thread = manager.history().thread().clone();
     match &message.synthetic {
-        Some(Synthetic::SubscriptionEvent { tool_call_id, .. }) => {
+        Some(Synthetic::SubscriptionEvent { tool_call_id, associative, r#final }) => {
             // Of a call that is still pending, the result that subscribes may only be behind its first event.
             let subscribed = manager.history().opens_subscription(tool_call_id)
                 || is_pending(manager, tool_call_id)
@@ -162,6 +162,14 @@ async fn conversational(
                     return Err(ThreadError::LostRace(thread).into());
                 }
                 return Ok(dropped(&thread, arrival, "event without an active subscription"));
+            }
+            // An event with a thread of its own does not disturb this one, whatever it is waiting for.
+            if !associative && manager.spawn_for_event(tool_call_id, message, arrival).is_some() {
+                manager.record_processed(arrival, DedupLife::Days);
+                if *r#final {
+                    manager.remove_subscription(tool_call_id.clone());
+                }
+                return Ok(PrepareResult::Handled);
             }
         }
         Some(Synthetic::Compaction | Synthetic::CompactionComplete) => {

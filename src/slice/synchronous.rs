@@ -7,7 +7,7 @@ use super::{Runtime, Session, SliceError};
 use crate::history::{Layer, wording};
 use crate::message::{CallId, Outcome, SettledBy, ToolCallItem};
 use crate::store::{PendingCall, Promise};
-use crate::thread::HistoryManager;
+use crate::thread::{HistoryManager, MAX_SPAWNS, Progress};
 use crate::tools::{Effect, Execution, Invocation, Rerun, ToolOutput};
 
 /// The arguments that a tool gets: `{}` where the model wrote none (F47).
@@ -27,20 +27,32 @@ pub(super) async fn run_open_synchronous_calls(
         manager.history().open_calls().filter(|pending| pending.synchronous).cloned().collect();
     let others = manager.history().open_calls().any(|pending| !pending.synchronous);
     // With asynchronous siblings the slice ends here, so the results must not wait for the model.
-    let layer = if others { Layer::Safe } else { Layer::Unvalidated };
-    for pending in &open {
+    let mut done = Vec::new();
+    for pending in open.iter() {
         check_time(runtime, deadline)?;
         let resumed = !manager.started_in_this_slice(&pending.call);
         let stop_at = deadline.checked_sub(runtime.limits.deadline_margin).unwrap_or(deadline);
         let run = run_synchronously(session, manager, pending, resumed);
-        let (outcome, output) =
-            tokio::time::timeout_at(stop_at, run).await.map_err(|_| SliceError::Deadline)?;
-        let now_ms = runtime.clock.now_ms();
-        for effect in output.effects {
-            apply(session, manager, &pending.call, effect);
+        done.push(tokio::time::timeout_at(stop_at, run).await.map_err(|_| SliceError::Deadline)?);
+    }
+    // An effect is in the commit of its result, so that a crash finds both or neither.
+    let effects = done.iter().any(|(_, output)| !output.effects.is_empty());
+    let layer = if others || effects { Layer::Safe } else { Layer::Unvalidated };
+    let now_ms = runtime.clock.now_ms();
+    for (pending, (mut outcome, mut output)) in open.iter().zip(done) {
+        for effect in std::mem::take(&mut output.effects) {
+            if let Err(refused) = apply(session, manager, &pending.call, effect, now_ms) {
+                (outcome, output) = (Outcome::Error, ToolOutput::text(format!("Error: {refused}")));
+            }
         }
         let by = if outcome == Outcome::Lost { SettledBy::Runtime } else { SettledBy::Tool };
         manager.history_mut().settle(&pending.call, outcome, output.parts, by, layer, now_ms);
+    }
+    if manager.is_closing() {
+        // Behind the results of its siblings, which have none to wait for any more.
+        manager.close(now_ms);
+    } else if effects {
+        manager.sync(Progress::More, now_ms).await?;
     }
     Ok(!open.is_empty())
 }
@@ -67,8 +79,31 @@ async fn run_synchronously(
 }
 
 /// Takes what a call brings about into the commit of its result.
-fn apply(session: &Session, manager: &mut HistoryManager, call: &CallId, effect: Effect) {
+fn apply(
+    session: &Session,
+    manager: &mut HistoryManager,
+    call: &CallId,
+    effect: Effect,
+    now_ms: i64,
+) -> Result<(), String> {
     match effect {
+        Effect::Spawn(spawn) => {
+            let made = manager.spawn(call, &spawn, now_ms);
+            return made.map(drop).ok_or_else(|| {
+                format!(
+                    "at most {MAX_SPAWNS} threads can be spawned at once; spawn the others in the next step"
+                )
+            });
+        }
+        Effect::Report => {
+            if let Some(to) = manager.meta().parent.clone() {
+                manager.promise(Promise::Report { to, call: call.clone() });
+            }
+        }
+        Effect::Message { to, origin } => {
+            manager.promise(Promise::Message { to, origin, call: call.clone() });
+        }
+        Effect::Close => manager.begin_closing(),
         Effect::Subscribe => manager.track_subscription(call.clone()),
         Effect::Unsubscribe(ended) => {
             let tool = manager.history().call(&ended).and_then(|call| session.tools.registry.get(&call.name));
@@ -79,16 +114,15 @@ fn apply(session: &Session, manager: &mut HistoryManager, call: &CallId, effect:
             }
         }
     }
+    Ok(())
 }
 
 /// A call as it leaves the process.
 pub(super) fn invocation(manager: &HistoryManager, pending: &PendingCall, call: &ToolCallItem) -> Invocation {
     let meta = manager.meta();
-    let mut ancestors: Vec<_> = meta.base.iter().map(|span| span.thread.clone()).collect();
-    ancestors.dedup();
     Invocation {
         thread: meta.thread.clone(),
-        ancestors,
+        ancestors: meta.ancestors.clone(),
         call: pending.call.clone(),
         name: pending.name.clone(),
         arguments: arguments(call).to_owned(),

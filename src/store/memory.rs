@@ -10,8 +10,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use async_trait::async_trait;
 
 use super::{
-    ChoiceRow, Commit, Committed, ConversationStore, DeadLetter, Expect, Loaded, Meta, ParkedInput,
-    StateStore, StoreError, Subscription, SubscriptionChange, ThreadSummary, body_digest, claim_expiry_ms,
+    ChoiceRow, Commit, Committed, ConversationStore, DeadLetter, Expect, Loaded, Meta, NewThread,
+    ParkedInput, StateStore, StoreError, Subscription, SubscriptionChange, ThreadSummary, body_digest,
+    claim_expiry_ms,
 };
 use crate::message::{CallId, DedupId, Epoch, Item, MessageId, RawJson, Seq, ThreadId};
 
@@ -54,6 +55,7 @@ struct Thread {
     parked: BTreeMap<String, ParkedInput>,
     attempts: BTreeMap<DedupId, u32>,
     failed: BTreeMap<MessageId, DedupId>,
+    open_children: u32,
     subscriptions: BTreeMap<CallId, bool>,
     choices: BTreeMap<CallId, ChoiceRow>,
     views: BTreeMap<String, RawJson>,
@@ -91,6 +93,8 @@ impl Thread {
             // What a thread is was fixed when it was made.
             meta.root = born.root.clone();
             meta.parent = born.parent.clone();
+            meta.ancestors = born.ancestors.clone();
+            meta.origin = born.origin.clone();
             meta.kind = born.kind;
             meta.owner = born.owner.clone();
             meta.agent = born.agent.clone();
@@ -121,16 +125,28 @@ impl State {
     }
 
     fn write(&mut self, commit: Commit) -> Committed {
+        let exists =
+            |child: &NewThread| self.threads.get(&child.meta.thread).is_some_and(|rows| rows.meta.is_some());
+        let taken = commit.children.iter().any(exists);
         let thread = self.threads.entry(commit.meta.thread.clone()).or_default();
         if thread.meta.as_ref().is_some_and(|meta| meta.token == commit.meta.token) {
             return Committed::Done;
         }
-        if !thread.allows(&commit) {
+        if taken || !thread.allows(&commit) {
             return Committed::LostRace;
         }
         self.now_ms = self.now_ms.max(commit.now_ms);
         self.commits += 1;
-        thread.apply(commit);
+        let (children, more) = (commit.children.clone(), commit.open_children);
+        let root = self.threads.entry(commit.meta.root.clone()).or_default();
+        root.open_children = root.open_children.saturating_add_signed(more);
+        self.threads.entry(commit.meta.thread.clone()).or_default().apply(commit);
+        for NewThread { meta, items, parked } in children {
+            let rows = self.threads.entry(meta.thread.clone()).or_default();
+            rows.logs.extend(items.into_iter().map(|item| ((meta.epoch, item.seq), item)));
+            rows.parked.insert(parked.key.clone(), parked);
+            rows.meta = Some(meta);
+        }
         Committed::Done
     }
 }
@@ -346,6 +362,10 @@ impl StateStore for MemoryStore {
         Ok(())
     }
 
+    async fn open_children(&self, root: &ThreadId) -> Result<u32, StoreError> {
+        Ok(self.of_thread(root, |rows| rows.open_children))
+    }
+
     async fn keep_dead_letter(&self, letter: &DeadLetter) -> Result<(), StoreError> {
         let key = (letter.thread.clone(), letter.message_id.clone());
         self.lock().dead_letters.entry(key).or_insert_with(|| letter.clone());
@@ -388,6 +408,8 @@ mod tests {
             release: Vec::new(),
             subscriptions: Vec::new(),
             choices: Vec::new(),
+            children: Vec::new(),
+            open_children: 0,
             now_ms: 0,
         }
     }

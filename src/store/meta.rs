@@ -18,6 +18,10 @@ pub struct Meta {
     pub root: ThreadId,
     /// Who spawned it.
     pub parent: Option<ThreadId>,
+    /// Root first, parent last; empty on a root.
+    pub ancestors: Vec<ThreadId>,
+    /// The call that made it: its parent's `spawn_thread`, or the subscribing call of an event.
+    pub origin: Option<CallId>,
     /// What it is for.
     pub kind: ThreadKind,
     /// The principal that made it.
@@ -70,6 +74,8 @@ impl Meta {
             root: thread.clone(),
             thread,
             parent: None,
+            ancestors: Vec::new(),
+            origin: None,
             kind: ThreadKind::Root,
             owner,
             agent: agent.into(),
@@ -226,6 +232,29 @@ pub enum Promise {
     },
     /// Ask the own queue to release what is still parked.
     Release,
+    /// Wake a child that this thread has made.
+    Wake {
+        /// The child.
+        thread: ThreadId,
+    },
+    /// Send a report to the parent; its text is among the arguments of `call`.
+    Report {
+        /// The parent.
+        to: ThreadId,
+        /// `report_to_parent` or `close_thread`.
+        call: CallId,
+    },
+    /// Send a message to a child; its text is among the arguments of `call`.
+    Message {
+        /// The child.
+        to: ThreadId,
+        /// The call that made the child.
+        origin: CallId,
+        /// `send_message_to_child`.
+        call: CallId,
+    },
+    /// Tell every tool server that this thread is closed.
+    Closed,
     /// A promise of a newer version: kept as it is, and not for this one to send.
     #[serde(untagged)]
     Unknown(serde_json::Value),

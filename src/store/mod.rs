@@ -132,6 +132,10 @@ pub struct Commit {
     pub subscriptions: Vec<SubscriptionChange>,
     /// Questions opened.
     pub choices: Vec<ChoiceRow>,
+    /// Threads that this one makes, each on condition that it is absent.
+    pub children: Vec<NewThread>,
+    /// How many more children of the root are open afterwards.
+    pub open_children: i32,
     /// Milliseconds since the epoch, for expiry only.
     pub now_ms: i64,
 }
@@ -145,6 +149,33 @@ pub enum DedupLife {
     Forever,
 }
 
+/// A thread that another one makes, with what its first slice finds.
+#[derive(Clone, Debug)]
+pub struct NewThread {
+    /// Its state.
+    pub meta: Meta,
+    /// Its own first items.
+    pub items: Vec<Item>,
+    /// The result that its first slice brings in.
+    pub parked: ParkedInput,
+}
+
+impl NewThread {
+    fn actions(&self) -> usize {
+        2 + self.items.len()
+    }
+
+    /// Texts that may be too large for their rows.
+    pub(crate) fn texts(&self) -> impl Iterator<Item = &str> {
+        self.items.iter().map(|item| &*item.raw).chain([self.parked.body.as_str()])
+    }
+
+    fn bytes(&self) -> usize {
+        let items: usize = self.items.iter().map(|item| item.raw.len().min(INLINE_BYTES)).sum();
+        items + self.parked.body.len().min(INLINE_BYTES)
+    }
+}
+
 impl Commit {
     /// Actions the transaction needs.
     pub fn actions(&self) -> usize {
@@ -154,6 +185,8 @@ impl Commit {
             + self.release.len()
             + self.subscriptions.len()
             + self.choices.len()
+            + self.children.iter().map(NewThread::actions).sum::<usize>()
+            + usize::from(self.open_children != 0)
     }
 
     /// Bytes of text the transaction carries; bodies kept apart do not count.
@@ -161,7 +194,8 @@ impl Commit {
         let inline = |text: &str| text.len().min(INLINE_BYTES);
         let items: usize = self.items.iter().map(|item| inline(&item.raw)).sum();
         let parked: usize = self.park.iter().map(|parked| inline(&parked.body)).sum();
-        items + parked + self.choices.iter().map(|choice| inline(&choice.body)).sum::<usize>()
+        let children: usize = self.children.iter().map(NewThread::bytes).sum();
+        items + parked + children + self.choices.iter().map(|choice| inline(&choice.body)).sum::<usize>()
     }
 
     /// The position that the first new item must have: the expected head, or the start of a new log.
@@ -445,6 +479,9 @@ pub trait StateStore: Send + Sync {
 
     /// Replaces a server's cached manifest.
     async fn put_manifest(&self, server: &str, manifest: &str, now_ms: i64) -> Result<(), StoreError>;
+
+    /// Open children below `root`, at whatever depth. Strongly consistent.
+    async fn open_children(&self, root: &ThreadId) -> Result<u32, StoreError>;
 
     /// Keeps a dead letter, body and all, without expiry. Kept again under the same id, the first one stays.
     async fn keep_dead_letter(&self, letter: &DeadLetter) -> Result<(), StoreError>;

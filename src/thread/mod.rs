@@ -4,19 +4,23 @@
 //! manager belongs to one slice. After a failed commit it is dropped and loaded again, so memory never runs
 //! ahead of the store (D16).
 
+mod family;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use tracing::Instrument;
 use uuid::Uuid;
 
+pub use family::MAX_SPAWNS;
+
 use crate::history::render::{RenderError, RenderOptions, Rendered};
 use crate::history::{Accepted, Arrival, History, SyncPlan};
 use crate::message::{CallId, DedupId, InputMessage, ItemBody, MessageId, RawJson, Seq, ThreadId};
 use crate::model::Usage;
 use crate::store::{
-    ChoiceRow, Commit, Committed, ConversationStore, DedupLife, Expect, Loaded, Meta, OutboxEntry, Promise,
-    StateStore, StoreError, SubscriptionChange, sequence_order,
+    ChoiceRow, Commit, Committed, ConversationStore, DedupLife, Expect, Loaded, Meta, NewThread, OutboxEntry,
+    Promise, StateStore, StoreError, SubscriptionChange, sequence_order,
 };
 
 /// Commits that one sync may need; a plan always makes progress, so this is never reached.
@@ -82,6 +86,9 @@ pub struct HistoryManager {
     dropped: Vec<DedupId>,
     choices: Vec<ChoiceRow>,
     subscriptions: Vec<SubscriptionChange>,
+    children: Vec<NewThread>,
+    /// The next commit closes the thread.
+    closing: bool,
     /// Promises of the next commit.
     promises: Vec<OutboxEntry>,
     /// Something was sent since the last commit.
@@ -137,6 +144,8 @@ impl HistoryManager {
             dropped: Vec::new(),
             choices: Vec::new(),
             subscriptions: Vec::new(),
+            children: Vec::new(),
+            closing: false,
             promises: Vec::new(),
         }
     }
@@ -341,7 +350,11 @@ impl HistoryManager {
             | Promise::Cancel { .. }
             | Promise::Reply { .. }
             | Promise::OAuth { .. }
-            | Promise::Choice { .. } => Vec::new(),
+            | Promise::Choice { .. }
+            | Promise::Wake { .. }
+            | Promise::Report { .. }
+            | Promise::Message { .. }
+            | Promise::Closed => Vec::new(),
         };
         let epoch = self.history.epoch().to_string();
         let id = DedupId::derive("out", &[self.history.thread().as_str(), &epoch, &causes.join(" "), &name]);
@@ -388,7 +401,7 @@ impl HistoryManager {
     /// one of those is otherwise sent again by the next slice, which cannot tell that it did not die. Nothing is lost
     /// if this fails.
     pub async fn close_redelivery(&mut self, now_ms: i64) -> Result<(), ThreadError> {
-        let needed = self.struck && self.exists && !self.meta.redelivered.is_empty();
+        let needed = self.struck && self.exists && !self.meta.closed && !self.meta.redelivered.is_empty();
         if !needed || self.must_sync(Progress::Last) {
             return Ok(());
         }
@@ -407,6 +420,8 @@ impl HistoryManager {
             || (progress == Progress::Last && !self.bare.is_empty())
             || !self.promises.is_empty()
             || !self.subscriptions.is_empty()
+            || !self.children.is_empty()
+            || (self.closing && !self.meta.closed)
     }
 
     /// Writes the known-safe layer, parked inputs, dedup rows and promises, in as few commits as they fit in;
@@ -483,6 +498,7 @@ impl HistoryManager {
         meta.open.drain(..meta.open.len().saturating_sub(MAX_OPEN_CAUSES));
         if last_chunk {
             meta.outbox.extend(self.promises.iter().cloned());
+            meta.closed |= self.closing;
         }
         let owed = meta.outbox.clone();
         meta.outbox.extend(self.kept.iter().cloned());
@@ -508,9 +524,16 @@ impl HistoryManager {
             release: plan.release.clone(),
             subscriptions: plan.subscriptions.clone(),
             choices: Vec::new(),
+            children: Vec::new(),
+            open_children: 0,
             now_ms,
         };
         if last_chunk {
+            commit.children.clone_from(&self.children);
+            commit.open_children = i32::try_from(self.children.len()).unwrap_or(i32::MAX);
+            if self.closing && meta.parent.is_some() {
+                commit.open_children -= 1;
+            }
             let bare = self.bare.iter().map(|(arrival, life)| (arrival.dedup.clone(), *life));
             commit.dedup.extend(bare);
             commit.subscriptions.extend(self.subscriptions.iter().cloned());
@@ -539,6 +562,7 @@ impl HistoryManager {
             self.bare.clear();
             self.choices.clear();
             self.subscriptions.clear();
+            self.children.clear();
         }
         Ok(())
     }

@@ -88,6 +88,37 @@ pub enum Effect {
     Subscribe,
     /// A call of this thread takes no events any more; its tool server is told.
     Unsubscribe(CallId),
+    /// The call makes a child of this thread.
+    Spawn(Spawn),
+    /// The report among the call's arguments goes to the parent.
+    Report,
+    /// The message among the call's arguments goes to a child.
+    Message {
+        /// The child.
+        to: ThreadId,
+        /// The call that made it.
+        origin: CallId,
+    },
+    /// The thread is closed, and the slice ends.
+    Close,
+}
+
+/// A child to be made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Spawn {
+    /// What it inherits.
+    pub context: SpawnContext,
+    /// The result of the call that it wakes up with.
+    pub instructions: String,
+}
+
+/// What a child inherits of its parent's history.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SpawnContext {
+    /// Nothing.
+    Fresh,
+    /// Everything up to the point where no call is open.
+    Inherit,
 }
 
 /// Why a call could not be carried out. The text goes to the model: no address, no stack trace.
@@ -125,6 +156,9 @@ pub trait Tool: Send + Sync {
 
     /// Tells whoever runs `call` that nobody waits for it any more. Best effort.
     async fn cancel(&self, _thread: &ThreadId, _call: &CallId) {}
+
+    /// Tells the tool's server that the thread is closed. Best effort.
+    async fn close(&self, _thread: &ThreadId) {}
 }
 
 /// Where an agent's tools come from: built in, discovered from tool servers, or both.

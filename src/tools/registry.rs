@@ -6,9 +6,10 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::{Tool, ToolDefinition};
+use crate::message::RESERVED_EVENT_TOOL;
 
 /// Names that no tool may have: the runtime writes calls under them itself.
-pub const RESERVED_NAMES: [&str; 2] = ["receive_event__injected", "__harness_begin_compaction__"];
+pub const RESERVED_NAMES: [&str; 2] = [RESERVED_EVENT_TOOL, "__harness_begin_compaction__"];
 /// Violations that an argument error names; more help nobody.
 const MAX_VIOLATIONS: usize = 5;
 /// Characters of an argument error.
@@ -52,6 +53,17 @@ impl Registry {
     /// Some tool of `server`: where notices about its calls go.
     pub fn of_server(&self, server: &str) -> Option<&Arc<dyn Tool>> {
         self.tools.values().map(|entry| &entry.tool).find(|tool| tool.server() == Some(server))
+    }
+
+    /// One tool of each server.
+    pub fn one_of_each_server(&self) -> Vec<&Arc<dyn Tool>> {
+        let mut of: BTreeMap<&str, &Arc<dyn Tool>> = BTreeMap::new();
+        for tool in self.iter() {
+            if let Some(server) = tool.server() {
+                of.entry(server).or_insert(tool);
+            }
+        }
+        of.into_values().collect()
     }
 
     /// All tools, by name.

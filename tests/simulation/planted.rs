@@ -155,6 +155,10 @@ impl StateStore for Planted {
         self.inner.put_manifest(server, manifest, now_ms).await
     }
 
+    async fn open_children(&self, root: &ThreadId) -> Result<u32, StoreError> {
+        self.inner.open_children(root).await
+    }
+
     async fn keep_dead_letter(&self, letter: &DeadLetter) -> Result<(), StoreError> {
         self.inner.keep_dead_letter(letter).await
     }

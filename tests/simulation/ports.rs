@@ -195,6 +195,10 @@ impl StateStore for Ports {
         self.read("manifest refused").await?.put_manifest(server, manifest, now_ms).await
     }
 
+    async fn open_children(&self, root: &ThreadId) -> Result<u32, StoreError> {
+        self.read("count refused").await?.open_children(root).await
+    }
+
     async fn keep_dead_letter(&self, letter: &DeadLetter) -> Result<(), StoreError> {
         self.read("dead letter refused").await?.keep_dead_letter(letter).await
     }

@@ -99,6 +99,8 @@ pub fn append(meta: &Meta, texts: &[&str]) -> Commit {
         release: Vec::new(),
         subscriptions: Vec::new(),
         choices: Vec::new(),
+        children: Vec::new(),
+        open_children: 0,
         now_ms: now_ms(),
     }
 }

@@ -237,6 +237,10 @@ impl StateStore for MortalStore {
         self.store.put_manifest(server, manifest, now_ms).await
     }
 
+    async fn open_children(&self, root: &ThreadId) -> Result<u32, StoreError> {
+        self.store.open_children(root).await
+    }
+
     async fn keep_dead_letter(&self, letter: &DeadLetter) -> Result<(), StoreError> {
         self.store.keep_dead_letter(letter).await
     }

@@ -235,6 +235,9 @@ impl StateStore for StoreDown {
     async fn put_manifest(&self, _: &str, _: &str, _: i64) -> Result<(), StoreError> {
         down()
     }
+    async fn open_children(&self, _: &ThreadId) -> Result<u32, StoreError> {
+        down()
+    }
     async fn keep_dead_letter(&self, _: &DeadLetter) -> Result<(), StoreError> {
         down()
     }

@@ -75,13 +75,7 @@ impl World {
         let output = Arc::new(Output::default());
         let dead = Arc::new(Dead::default());
         let delays = Arc::new(Delays::default());
-        let registry = Registry::new([
-            Arc::new(Fake::asynchronous("echo", &tools, Waiting::Active)) as Arc<dyn Tool>,
-            Arc::new(Fake::asynchronous("other", &tools, Waiting::Active)),
-            Arc::new(Fake::asynchronous("nap", &tools, Waiting::Passive)),
-            Arc::new(Fake::synchronous("add", &tools, Rerun::Safe)),
-            Arc::new(Fake::synchronous("pay", &tools, Rerun::Never)),
-        ]);
+        let registry = Registry::new(Self::fakes(&tools));
         let runtime = Runtime {
             store: port,
             agents: Arc::new(OneAgent(model.clone())),
@@ -95,6 +89,26 @@ impl World {
             limits: Limits::default(),
         };
         Self { store, model, tools, input, output, dead, delays, runtime, sequence: Arc::default() }
+    }
+
+    /// With the tools that dormouse brings itself.
+    pub fn with_builtins(model: ScriptedModel) -> Self {
+        let mut world = Self::new(model);
+        let fakes = Self::fakes(&world.tools);
+        let store: Arc<dyn Store> = Arc::new(world.store.clone());
+        let tools = dormouse::tools::builtin::all(&store).into_iter().chain(fakes);
+        world.runtime.tools = Arc::new(Registry::new(tools));
+        world
+    }
+
+    fn fakes(tools: &Arc<Tools>) -> [Arc<dyn Tool>; 5] {
+        [
+            Arc::new(Fake::asynchronous("echo", tools, Waiting::Active)),
+            Arc::new(Fake::asynchronous("other", tools, Waiting::Active)),
+            Arc::new(Fake::asynchronous("nap", tools, Waiting::Passive)),
+            Arc::new(Fake::synchronous("add", tools, Rerun::Safe)),
+            Arc::new(Fake::synchronous("pay", tools, Rerun::Never)),
+        ]
     }
 
     /// A message under ids of its own.
@@ -198,7 +212,13 @@ impl World {
 
     /// The history in short: `user: hi`, `call: echo`, `result: ok`, ….
     pub async fn story(&self) -> Vec<String> {
-        self.items().await.iter().map(|item| tell(&item.body)).collect()
+        self.story_of(&ThreadId::from(THREAD)).await
+    }
+
+    /// The same of any thread, what it inherits included.
+    pub async fn story_of(&self, thread: &ThreadId) -> Vec<String> {
+        let items = self.store.load(thread, &[]).await.unwrap().items;
+        items.iter().map(|item| tell(&item.body)).collect()
     }
 
     pub async fn pending(&self) -> Vec<CallId> {

@@ -17,10 +17,12 @@ use super::calls::{Failure, failure, is_transient_code, pauses};
 use super::codec::{self, ACTIVE, CALL, EXPIRES_AT, Row, n, s};
 use super::keys::{self, Key, PK};
 use super::meta_row::{self, Assignment, CLOSED, HEAD, LOG, TOKEN};
-use crate::store::{Commit, Committed, Expect, StoreError, SubscriptionChange, body_digest};
+use crate::store::{Commit, Committed, Expect, NewThread, StoreError, SubscriptionChange, body_digest};
 
 /// The code of a transaction's reason for a condition that failed.
 const CONDITION_FAILED: &str = "ConditionalCheckFailed";
+/// How many children of a root are open.
+pub(super) const OPEN_CHILDREN: &str = "open";
 /// The code of a reason that is none.
 const NO_REASON: &str = "None";
 /// The longest `ClientRequestToken`.
@@ -41,6 +43,7 @@ impl DynamoStore {
         let texts = commit.items.iter().map(|item| &*item.raw);
         let texts = texts.chain(commit.park.iter().map(|parked| parked.body.as_str()));
         let texts = texts.chain(commit.choices.iter().map(|choice| choice.body.as_str()));
+        let texts = texts.chain(commit.children.iter().flat_map(NewThread::texts));
         self.put_bodies(texts).await?;
         let actions = self.actions(&commit);
         // An account-wide name: two threads, or two tables of one account, may use the same token.
@@ -107,6 +110,29 @@ impl DynamoStore {
         }
         let choices = commit.choices.iter();
         actions.extend(choices.map(|choice| self.put(codec::choice_row(thread, choice), PutIf::Any)));
+        actions.extend(commit.children.iter().flat_map(|child| self.new_thread(child)));
+        if commit.open_children != 0 {
+            let count = Update::builder()
+                .table_name(&*self.table)
+                .set_key(Some(keys::open_children(&commit.meta.root).attributes()))
+                .update_expression("ADD #open :more")
+                .expression_attribute_names("#open", OPEN_CHILDREN)
+                .expression_attribute_values(":more", n(commit.open_children));
+            actions.push(update_action(count));
+        }
+        actions
+    }
+
+    fn new_thread(&self, child: &NewThread) -> Vec<TransactWriteItem> {
+        let NewThread { meta, items, parked } = child;
+        let mut assignments = meta_row::owned(meta);
+        assignments.extend(meta_row::identity(meta));
+        let made = self.update(&keys::meta(&meta.thread), assignments);
+        let mut actions =
+            vec![update_action(made.condition_expression(format!("attribute_not_exists({PK})")))];
+        let items = items.iter().map(|item| codec::item_row(&meta.thread, meta.epoch, item));
+        actions.extend(items.map(|row| self.put(row, PutIf::Absent)));
+        actions.push(self.put(codec::parked_row(&meta.thread, parked), PutIf::Any));
         actions
     }
 

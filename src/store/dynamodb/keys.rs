@@ -187,6 +187,11 @@ pub(super) fn manifest(server: &str) -> Key {
     Key::new(format!("M#{}", part(server)), "manifest")
 }
 
+/// How many children of a root are open.
+pub(super) fn open_children(root: &ThreadId) -> Key {
+    Key::new(thread_pk(root), "CHILDREN")
+}
+
 /// A dead letter.
 pub(super) fn dead_letter(thread: &ThreadId, id: &MessageId) -> Key {
     Key::new(thread_pk(thread), format!("U#{}", part(id.as_str())))

@@ -12,7 +12,7 @@ use aws_sdk_dynamodb::types::AttributeValue;
 
 use super::codec::{Row, flag, n, number, s, text};
 use super::keys::{self, LPK, LSK, List, META};
-use crate::message::{Epoch, ItemId, MessageId, RawJson, Seq, ThreadId};
+use crate::message::{CallId, Epoch, ItemId, MessageId, RawJson, Seq, ThreadId};
 use crate::store::{Meta, StoreError, ThreadKind};
 
 /// The current log's epoch.
@@ -28,6 +28,8 @@ pub(super) const METADATA: &str = "metadata";
 const THREAD: &str = "thread";
 const ROOT: &str = "root";
 const PARENT: &str = "parent";
+const ANCESTORS: &str = "ancestors";
+const ORIGIN: &str = "origin";
 const KIND: &str = "kind";
 const OWNER: &str = "owner";
 const AGENT: &str = "agent";
@@ -92,6 +94,8 @@ pub(super) fn identity(meta: &Meta) -> Vec<Assignment> {
         (THREAD, Some(s(meta.thread.as_str()))),
         (ROOT, Some(s(meta.root.as_str()))),
         (PARENT, meta.parent.as_ref().map(|parent| s(parent.as_str()))),
+        (ANCESTORS, (!meta.ancestors.is_empty()).then(|| json(&meta.ancestors))),
+        (ORIGIN, meta.origin.as_ref().map(|call| s(call.as_str()))),
         (KIND, Some(s(kind_text(meta.kind)))),
         (OWNER, meta.owner.as_deref().map(s)),
         (AGENT, Some(s(&meta.agent))),
@@ -135,6 +139,8 @@ pub(super) fn read(row: &Row) -> Result<Meta, StoreError> {
     Ok(Meta {
         root: ThreadId::new(need(ROOT)?),
         parent: text(row, PARENT).map(ThreadId::new),
+        ancestors: list(row, ANCESTORS).map_err(|()| corrupt(ANCESTORS, "does not parse"))?,
+        origin: text(row, ORIGIN).map(CallId::new),
         kind: read_kind(need(KIND)?).ok_or_else(|| corrupt(KIND, "is of no known kind"))?,
         owner: text(row, OWNER).map(str::to_owned),
         agent: need(AGENT)?.to_owned(),

@@ -8,6 +8,7 @@ use futures::future::try_join_all;
 
 use super::bodies::Bodies;
 use super::codec::{self, Row, s};
+use super::commit::OPEN_CHILDREN;
 use super::keys::{self, Key, LISTS, LPK, LSK, List};
 use super::reads::{BATCH_KEYS, Range};
 use super::{DynamoStore, meta_row};
@@ -159,6 +160,12 @@ impl StateStore for DynamoStore {
 
     async fn put_manifest(&self, server: &str, manifest: &str, now_ms: i64) -> Result<(), StoreError> {
         self.put_text_row(codec::manifest_row(server, manifest, now_ms), manifest).await
+    }
+
+    async fn open_children(&self, root: &ThreadId) -> Result<u32, StoreError> {
+        let row = self.get(&keys::open_children(root)).await?;
+        let open = row.and_then(|row| codec::number::<i64>(&row, OPEN_CHILDREN)).unwrap_or_default();
+        Ok(u32::try_from(open.max(0)).unwrap_or(u32::MAX))
     }
 
     async fn keep_dead_letter(&self, letter: &DeadLetter) -> Result<(), StoreError> {

@@ -3,8 +3,10 @@
 //! | file | tools |
 //! |---|---|
 //! | `subscriptions` | `cancel_subscription` |
+//! | `threads` | `spawn_thread`, `report_to_parent`, `close_thread`, `send_message_to_child` |
 
 mod subscriptions;
+mod threads;
 
 use std::sync::Arc;
 
@@ -12,10 +14,13 @@ use serde::de::DeserializeOwned;
 
 use super::{Tool, ToolError};
 use crate::store::Store;
+pub use threads::CLOSE_TOOL;
 
 /// All of them.
 pub fn all(store: &Arc<dyn Store>) -> Vec<Arc<dyn Tool>> {
-    vec![Arc::new(subscriptions::CancelSubscription::new(store.clone()))]
+    let mut tools: Vec<Arc<dyn Tool>> = vec![Arc::new(subscriptions::CancelSubscription::new(store.clone()))];
+    tools.extend(threads::all(store));
+    tools
 }
 
 /// The arguments of a call, after their schema was checked.
