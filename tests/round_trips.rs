@@ -85,3 +85,34 @@ async fn a_body_of_its_own_adds_one() {
     assert_eq!(cost(&world, &trips, &[world.user(&large)]).await, 3);
     assert_eq!(cost(&world, &trips, &[world.user("next")]).await, 3);
 }
+
+#[tokio::test]
+async fn a_child_is_three_whatever_its_depth() {
+    use dormouse::message::{InputMessage, ThreadId};
+    let spawn = |stack: &[String]| {
+        let arguments = serde_json::json!({"instructions": "go on", "child_of": stack}).to_string();
+        vec![ScriptedEvent::call("", "spawn_thread", arguments), ScriptedEvent::End("tool_use".into())]
+    };
+    // A thread's id is its parent's and its call's: known beforehand.
+    let mut stack = vec![world::THREAD.to_owned()];
+    let mut responses = Vec::new();
+    for depth in 0..8 {
+        responses.extend([spawn(&stack), say("it is at work")]);
+        let parent = ThreadId::new(stack.last().unwrap());
+        // The root's call is behind its user's text; a child's behind its own spawn call and the result of that.
+        let seq = dormouse::message::Seq(if depth == 0 { 2 } else { 3 });
+        let call = dormouse::message::CallId::mint(&parent, dormouse::message::Epoch(0), seq);
+        stack.push(ThreadId::child(&parent, call.as_str()).as_str().to_owned());
+    }
+    responses.extend([say("at the bottom"), say("still here")]);
+    let (mut world, trips, _server) = world(responses).await;
+    let store = world.runtime.store.clone();
+    world.runtime.tools = Arc::new(dormouse::tools::Registry::new(dormouse::tools::builtin::all(&store)));
+    world.done(&world.user("go")).await;
+    world.settle().await;
+    let deepest = ThreadId::new(stack.last().unwrap());
+    let meta = store.meta(&deepest).await.unwrap().expect("the deepest thread is there");
+    assert_eq!((meta.ancestors.len(), meta.base.len()), (8, 8));
+    let text = world.message(&InputMessage::user_text(deepest, "are you there?"));
+    assert_eq!(cost(&world, &trips, &[text]).await, 3, "META and the own log; the spans; the commit");
+}

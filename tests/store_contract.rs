@@ -77,6 +77,7 @@ contract! {
     i8_items_come_back_in_order_and_to_the_byte,
     i8_a_rewind_hides_and_a_fork_inherits_and_nothing_is_deleted,
     f36_results_of_400_kb_and_more_are_kept_whole,
+    f68_children_are_made_with_their_parents_commit_or_not_at_all,
     f36_a_thread_of_2_mb_is_loaded_whole,
     i1_dead_letters_are_kept_whole_and_once_until_they_are_forgotten,
     parked_inputs_are_kept_in_order_and_released_once,

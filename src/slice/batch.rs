@@ -275,7 +275,7 @@ async fn refuse_to_user(
     let thread = manager.history().thread().clone();
     runtime.observer.on_event(&thread, &DisplayEvent::Notice(text.clone()));
     let id = DedupId::derive("refused", &[thread.as_str(), input.arrival.dedup.as_str()]);
-    let metadata = input.message.metadata.clone().or_else(|| manager.meta().metadata.clone());
+    let metadata = input.message.metadata.clone().or_else(|| manager.metadata().cloned());
     let message = OutputMessage {
         kind: OutputKind::ERROR,
         text,

@@ -206,11 +206,6 @@ async fn output(
         | Promise::Unknown(_) => return Ok(None),
     };
     let thread = manager.history().thread().clone();
-    // Metadata is the root's: it says where a reply belongs.
-    let metadata = match manager.meta().parent {
-        Some(_) => runtime.store.metadata(&manager.meta().root).await?,
-        None => manager.meta().metadata.clone(),
-    };
     let text = match manager.meta().parent {
         Some(_) => format!("[{thread}] {text}"),
         None => text,
@@ -218,7 +213,7 @@ async fn output(
     Ok(Some(OutputMessage {
         kind,
         text,
-        metadata: metadata.unwrap_or_else(RawJson::empty_object),
+        metadata: manager.metadata().cloned().unwrap_or_else(RawJson::empty_object),
         message_id: entry.id.clone(),
         thread_id: thread,
     }))

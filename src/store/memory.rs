@@ -215,7 +215,10 @@ impl ConversationStore for MemoryStore {
         let mut parked: Vec<ParkedInput> = rows.parked.values().cloned().collect();
         parked.sort_by(ParkedInput::arrival_order);
         let processed = dedup.iter().filter(|id| rows.is_processed(id, state.now_ms)).cloned().collect();
-        Ok(Loaded { meta: rows.meta.clone(), items, processed, parked })
+        let root = rows.meta.as_ref().filter(|meta| meta.parent.is_some()).map(|meta| &meta.root);
+        let root = root.and_then(|root| state.threads.get(root)?.meta.as_ref());
+        let root_metadata = root.and_then(|meta| meta.metadata.clone());
+        Ok(Loaded { meta: rows.meta.clone(), items, processed, parked, root_metadata })
     }
 
     async fn commit(&self, commit: Commit) -> Result<Committed, StoreError> {

@@ -38,6 +38,8 @@ pub struct Loaded {
     pub processed: BTreeSet<DedupId>,
     /// Inputs kept aside, in arrival order.
     pub parked: Vec<ParkedInput>,
+    /// Of a child: its root's metadata.
+    pub root_metadata: Option<RawJson>,
 }
 
 /// An accepted input kept aside until the calls it waits for are settled.

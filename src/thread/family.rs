@@ -43,6 +43,11 @@ impl HistoryManager {
         arrival: &Arrival,
     ) -> Option<ThreadId> {
         let InputContent::ToolResult(result) = &message.content else { return None };
+        if self.children.len() >= MAX_SPAWNS {
+            return None;
+        }
+        // What wakes the child is owed for this message.
+        self.work_for(arrival);
         let subscribed = self.history.call(origin).cloned();
         let child = ThreadId::child(self.history.thread(), arrival.dedup.as_str());
         let spawn_call = CallId::mint(&child, Epoch(0), Seq::FIRST);

@@ -72,6 +72,7 @@ pub struct HistoryManager {
     history: History,
     meta: Meta,
     exists: bool,
+    root_metadata: Option<RawJson>,
     looked_up: BTreeSet<DedupId>,
     processed: BTreeSet<DedupId>,
     /// Causes that this slice works for.
@@ -126,6 +127,7 @@ impl HistoryManager {
         dedup: &[DedupId],
     ) -> Self {
         let exists = loaded.meta.is_some();
+        let root_metadata = loaded.root_metadata.clone();
         let meta = loaded.meta.clone().unwrap_or_else(|| Meta::new_root(thread.clone(), "", None, 0));
         Self {
             processed: loaded.processed.clone(),
@@ -137,6 +139,7 @@ impl HistoryManager {
             loaded_head: meta.head,
             meta,
             exists,
+            root_metadata,
             working: Vec::new(),
             sequence: String::new(),
             kept: Vec::new(),
@@ -158,13 +161,25 @@ impl HistoryManager {
         thread: ThreadId,
     ) -> Result<Self, StoreError> {
         let meta = conversations.meta(&thread).await?;
-        let loaded = Loaded { meta, ..Loaded::default() };
+        let root_metadata = match meta.as_ref().filter(|meta| meta.parent.is_some()) {
+            Some(child) => states.metadata(&child.root).await?,
+            None => None,
+        };
+        let loaded = Loaded { meta, root_metadata, ..Loaded::default() };
         Ok(Self::from_loaded(conversations, states, thread, loaded, &[]))
     }
 
     /// The thread's state as of the last commit.
     pub fn meta(&self) -> &Meta {
         &self.meta
+    }
+
+    /// What every output carries: the root's metadata says where a reply belongs.
+    pub fn metadata(&self) -> Option<&RawJson> {
+        match self.meta.parent {
+            Some(_) => self.root_metadata.as_ref(),
+            None => self.meta.metadata.as_ref(),
+        }
     }
 
     /// Whether the thread is in the store.

@@ -180,7 +180,7 @@ impl Sim {
                                     }
                                 })
                         });
-                        said && !published
+                        said && !published && !thread.silent
                     }
                     Promise::Notice { .. } | Promise::OAuth { .. } | Promise::Choice { .. } => !published,
                     Promise::Call { call } => {
@@ -193,7 +193,11 @@ impl Sim {
                     Promise::Cancel { call, server } => {
                         server.is_some() && !self.cancelled.contains_key(call)
                     }
-                    Promise::Release | Promise::Unknown(_) => false,
+                    Promise::Wake { thread } => self.sent.get(thread, &DedupId::new(&entry.id)).is_none(),
+                    Promise::Report { to, .. } | Promise::Message { to, .. } => {
+                        self.sent.get(to, &DedupId::new(&entry.id)).is_none()
+                    }
+                    Promise::Release | Promise::Closed | Promise::Unknown(_) => false,
                 };
                 if lost {
                     return Err(format!("I4: {id}: {entry:?} was never sent"));
@@ -214,7 +218,7 @@ impl Sim {
                     matches!(&entry.promise, Promise::Call { call: of } if of == call)
                         && entry.cause.iter().any(|cause| dead.contains(&cause.as_str()))
                 });
-                if !answered && !unheard && !self.dispatched.contains_key(call) {
+                if !answered && !unheard && !known.refused && !self.dispatched.contains_key(call) {
                     return Err(format!("I4: {id}: {call} ({}) was never dispatched", known.item.name));
                 }
             }

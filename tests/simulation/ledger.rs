@@ -6,7 +6,7 @@ use std::sync::Arc;
 use dormouse::message::{
     CallId, ContentPart, DedupId, Epoch, Item, ItemBody, MessageId, Seq, SettledBy, ThreadId, ToolCallItem,
 };
-use dormouse::store::{Commit, OutboxEntry, Promise, SubscriptionChange};
+use dormouse::store::{Commit, NewThread, OutboxEntry, Promise, SubscriptionChange, ThreadKind};
 
 use crate::sent::{Kind, Sent};
 
@@ -31,6 +31,8 @@ pub struct Thread {
     pub subscriptions: BTreeMap<CallId, Subscription>,
     /// Positions of what the model said.
     pub said: Vec<Seq>,
+    /// Made for one event: nobody reads its answers.
+    pub silent: bool,
     head: Seq,
     last_text: Option<usize>,
 }
@@ -69,11 +71,47 @@ impl Ledger {
         if new {
             thread.born = step;
         }
-        thread.take(step, commit, sent).map_err(|e| format!("{id}: {e}"))
+        thread.take(step, commit, sent).map_err(|e| format!("{id}: {e}"))?;
+        for child in &commit.children {
+            let born = Thread::born(step, child);
+            if self.threads.insert(child.meta.thread.clone(), born).is_some() {
+                return Err(format!("D4: {} is made twice", child.meta.thread));
+            }
+        }
+        Ok(())
     }
 }
 
 impl Thread {
+    /// A child as its parent's commit has made it.
+    fn born(step: usize, child: &NewThread) -> Self {
+        let mut thread = Self {
+            born: step,
+            head: child.meta.head,
+            silent: child.meta.kind == ThreadKind::Event,
+            pending: child.meta.pending.iter().map(|pending| pending.call.clone()).collect(),
+            parked: [(child.parked.key.clone(), child.parked.dedup.clone())].into(),
+            ..Self::default()
+        };
+        for item in &child.items {
+            thread.items.insert((child.meta.epoch, item.seq), item.raw.clone());
+            match &item.body {
+                // Its own first calls never leave the process.
+                ItemBody::ToolCall(call) => {
+                    let made = Call { item: call.clone(), settled: None, refused: true };
+                    thread.calls.insert(call.call_id.clone(), made);
+                }
+                ItemBody::ToolResult(result) => {
+                    if let Some(call) = thread.calls.get_mut(&result.call_id) {
+                        call.settled = Some(Settled::Runtime);
+                    }
+                }
+                _ => {}
+            }
+        }
+        thread
+    }
+
     fn take(&mut self, step: usize, commit: &Commit, sent: &Sent) -> Result<(), String> {
         for (dedup, _) in &commit.dedup {
             if !self.dedup.insert(dedup.clone()) {
@@ -230,7 +268,8 @@ impl Thread {
                 Some(kind) => self.may_lack_effect(kind, commit),
                 None => is_of_a_dead_message(dedup, commit),
             };
-            if !(parked || item || without) {
+            let child = matches!(kind, Some(Kind::Event { .. })) && !commit.children.is_empty();
+            if !(parked || item || child || without) {
                 return Err(format!("I1: {dedup} counts as processed and has no effect"));
             }
         }

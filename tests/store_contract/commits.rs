@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use dormouse::message::{CallId, DedupId, Epoch, ItemBody, MessageId, RawJson, Seq, ThreadId};
 use dormouse::model::Usage;
 use dormouse::store::{
-    ChoiceRow, Commit, Committed, DedupLife, OutboxEntry, PendingCall, Promise, Span, StoreError,
-    SubscriptionChange, ThreadKind,
+    ChoiceRow, Commit, Committed, DedupLife, Meta, NewThread, OutboxEntry, PendingCall, Promise, Span,
+    StoreError, SubscriptionChange, ThreadKind,
 };
 
 use crate::bed::{Bed, append, create, days, item, now_ms, parked, raws, said};
@@ -322,4 +322,52 @@ pub async fn i8_a_rewind_hides_and_a_fork_inherits_and_nothing_is_deleted(bed: &
     let error = bed.store.load(&ThreadId::from("broken"), &[]).await.unwrap_err();
     assert!(matches!(error, StoreError::Incomplete { missing: Seq(6), .. }), "{error}");
     assert!(error.is_transient());
+}
+
+pub async fn f68_children_are_made_with_their_parents_commit_or_not_at_all(bed: &Bed) {
+    let meta = bed.thread("t", &[&said("one"), &said("two")]).await;
+    let child = |name: &str, body: &str| {
+        let mut child = Meta::new_root(ThreadId::from(name), "a", Some("o".to_owned()), now_ms());
+        child.root = meta.thread.clone();
+        child.parent = Some(meta.thread.clone());
+        child.ancestors = vec![meta.thread.clone()];
+        child.origin = Some(CallId::from("c0-2-x"));
+        child.kind = ThreadKind::Child;
+        child.base = vec![Span { thread: meta.thread.clone(), epoch: meta.epoch, from: Seq(0), to: Seq(1) }];
+        child.head = Seq(2);
+        child.token = format!("born-{name}");
+        NewThread { meta: child, items: vec![item(1, &said("own"))], parked: parked("0", body) }
+    };
+    let large = "y".repeat(500_000);
+    let mut commit = append(&meta, &[&said("three")]);
+    commit.meta.metadata = RawJson::parse(r#"{"channel":1}"#).ok();
+    commit.children = vec![child("c1", "first"), child("c2", &large)];
+    commit.open_children = 2;
+    let parent = commit.meta.clone();
+    assert_eq!(bed.commit(commit.clone()).await, Committed::Done);
+    assert_eq!(bed.commit(commit).await, Committed::Done, "sent again, it is known by its token");
+    assert_eq!(bed.store.open_children(&meta.thread).await.unwrap(), 2);
+    for (name, body) in [("c1", "first"), ("c2", large.as_str())] {
+        let loaded = bed.load(&ThreadId::from(name)).await;
+        assert_eq!(raws(&loaded), [said("one"), said("own")], "it inherits up to where it was made");
+        let made = loaded.meta.unwrap();
+        assert_eq!((&made.root, made.parent.as_ref()), (&meta.thread, Some(&meta.thread)));
+        assert_eq!((made.ancestors.len(), made.origin), (1, Some(CallId::from("c0-2-x"))));
+        assert!(loaded.parked.len() == 1 && loaded.parked[0].body == body);
+        assert_eq!(loaded.root_metadata.unwrap().get(), r#"{"channel":1}"#);
+    }
+    // One that is there already: nothing of the commit is written.
+    let mut again = append(&parent, &[&said("four")]);
+    again.children = vec![child("c3", "x"), child("c1", "other")];
+    again.open_children = 2;
+    assert_eq!(bed.commit(again).await, Committed::LostRace);
+    assert!(bed.store.meta(&ThreadId::from("c3")).await.unwrap().is_none());
+    assert_eq!(bed.store.open_children(&meta.thread).await.unwrap(), 2);
+    assert_eq!(bed.load(&meta.thread).await.items.len(), 3);
+    // A child that closes.
+    let mut closing = append(&bed.load(&ThreadId::from("c1")).await.meta.unwrap(), &[]);
+    closing.meta.closed = true;
+    closing.open_children = -1;
+    assert_eq!(bed.commit(closing).await, Committed::Done);
+    assert_eq!(bed.store.open_children(&meta.thread).await.unwrap(), 1);
 }

@@ -9,8 +9,8 @@ use super::codec::{self, Row};
 use super::keys::{self, Key};
 use super::reads::{BATCH_KEYS, CONCURRENCY, Range};
 use super::{DynamoStore, meta_row};
-use crate::message::{DedupId, Epoch, Item, Seq, ThreadId};
-use crate::store::{Loaded, Meta, ParkedInput, Span, StoreError};
+use crate::message::{DedupId, Epoch, Item, RawJson, Seq, ThreadId};
+use crate::store::{Loaded, Meta, ParkedInput, Span, StateStore, StoreError};
 
 /// Reads of a log in which a position is missing, after the first.
 const REREADS: usize = 3;
@@ -44,17 +44,27 @@ impl DynamoStore {
             .map(|(_, id)| id.clone())
             .collect();
         let meta = rows.get(&keys::meta(thread)).map(meta_row::read).transpose()?;
-        let log = match &meta {
-            Some(meta) => self.item_rows(meta, by_seq(likely_log)).await?,
+        let (log, root_metadata) = match &meta {
+            Some(meta) => {
+                tokio::try_join!(self.item_rows(meta, by_seq(likely_log)), self.root_metadata(meta))?
+            }
             // Items without META: the thread was made between the reads, and is not there yet for this one.
-            None => Vec::new(),
+            None => (Vec::new(), None),
         };
         let bodies = self.bodies_of(log.iter().map(|(_, row)| row).chain(&parked_rows)).await?;
         let items: Vec<Item> = log.iter().map(|(seq, row)| codec::read_item(*seq, row, &bodies)).collect();
         let mut parked: Vec<ParkedInput> =
             parked_rows.iter().map(|row| codec::read_parked(row, &bodies)).collect();
         parked.sort_by(ParkedInput::arrival_order);
-        Ok(Loaded { meta, items, processed, parked })
+        Ok(Loaded { meta, items, processed, parked, root_metadata })
+    }
+
+    /// What a child's output carries; read beside its spans.
+    async fn root_metadata(&self, meta: &Meta) -> Result<Option<RawJson>, StoreError> {
+        match meta.parent {
+            Some(_) => self.metadata(&meta.root).await,
+            None => Ok(None),
+        }
     }
 
     /// Every inherited span, then the own log up to `head`, complete. What was written beyond `head` between the
