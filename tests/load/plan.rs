@@ -6,14 +6,14 @@ use std::time::Duration;
 use crate::rng::{Rng, hash};
 
 /// The size of a run that nobody has sized: small enough for every run of the suite.
-const DEFAULT_THREADS: usize = 40;
+const DEFAULT_THREADS: usize = 30;
 const DEFAULT_MESSAGES: usize = 5;
 const DEFAULT_SEED: u64 = 20_261_130;
 /// Conversations under way at once: more would measure the length of the queue, not the agent.
 const DEFAULT_ACTIVE: usize = 64;
 /// What a run may take, beside what it is given for each message.
 const BASE_TIME: Duration = Duration::from_secs(100);
-const TIME_PER_MESSAGE: Duration = Duration::from_millis(80);
+const TIME_PER_MESSAGE: Duration = Duration::from_millis(300);
 /// However large it is.
 const MAX_TIME: Duration = Duration::from_secs(900);
 /// One thread of so many says everything at once instead of waiting for replies.

@@ -43,17 +43,17 @@ async fn the_judge_finds_a_planted_loss_duplicate_and_swap() {
     for thread in &plan.threads {
         let seen = &outcome.evidence[&thread.id];
         let planted = |plant: fn(&mut Evidence)| planted(thread, seen, plant);
-        let inputs =
+        let found =
             |wrong: Vec<Wrong>, expected| assert!(wrong.contains(&expected), "{wrong:?} in {}", thread.id);
-        inputs(planted(|seen| drop(seen.history.remove(places(&seen.history, is_input)[1]))), Wrong::Lost);
-        inputs(
+        found(planted(|seen| drop(seen.history.remove(places(&seen.history, is_input)[1]))), Wrong::Lost);
+        found(
             planted(|seen| {
                 let input = seen.history[places(&seen.history, is_input)[1]].clone();
                 seen.history.push(input);
             }),
             Wrong::Duplicated,
         );
-        inputs(
+        found(
             planted(|seen| {
                 let inputs = places(&seen.history, is_input);
                 seen.history.swap(inputs[1], inputs[2]);
@@ -62,7 +62,7 @@ async fn the_judge_finds_a_planted_loss_duplicate_and_swap() {
         );
         assert_eq!(planted(|seen| seen.history.push(Stored::Input("else".to_owned()))), [Wrong::Foreign]);
         assert_eq!(planted(|seen| seen.unfinished.push("a call is pending".to_owned())), [Wrong::Unfinished]);
-        inputs(planted(|seen| drop(seen.published.pop())), Wrong::Lost);
+        found(planted(|seen| drop(seen.published.pop())), Wrong::Lost);
         assert_eq!(
             planted(|seen| {
                 let again = seen.published[0].clone();
@@ -71,7 +71,7 @@ async fn the_judge_finds_a_planted_loss_duplicate_and_swap() {
             [],
             "one message may come several times"
         );
-        inputs(
+        found(
             planted(|seen| {
                 let mut again = seen.published[0].clone();
                 again.message_id.push_str("-b");
@@ -79,8 +79,8 @@ async fn the_judge_finds_a_planted_loss_duplicate_and_swap() {
             }),
             Wrong::Duplicated,
         );
-        inputs(planted(|seen| seen.published.reverse()), Wrong::OutOfOrder);
-        inputs(planted(|seen| seen.published[0].text.push('x')), Wrong::Lost);
+        found(planted(|seen| seen.published.reverse()), Wrong::OutOfOrder);
+        found(planted(|seen| seen.published[0].text.push('x')), Wrong::Lost);
     }
 
     let calls = |thread: &&ThreadPlan| thread.pace == Pace::Conversation && thread.calls().count() > 1;

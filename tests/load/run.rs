@@ -105,8 +105,9 @@ pub async fn run(plan: &Plan, stack: &Stack) -> Outcome {
             ((thread, replies), (thread.id.clone(), seat))
         })
         .unzip();
-    let reader =
-        tokio::spawn(read_output(stack.polling(wire::plain()), stack.output.clone(), seats, stopped));
+    let (stop_reader, reader_stopped) = watch::channel(());
+    let reader = stack.polling(wire::plain());
+    let reader = tokio::spawn(read_output(reader, stack.output.clone(), seats, reader_stopped));
     let speaking = Instant::now();
     let producer = Producer { queue: stack.clients(process(WORKERS + 1)).sqs, url: stack.input.clone() };
     let active = Semaphore::new(plan.active);
@@ -121,6 +122,7 @@ pub async fn run(plan: &Plan, stack: &Stack) -> Outcome {
     let rest = timeout_at(deadline, at_rest(stack, &tools)).await.is_ok();
     drop(stop);
     while workers.join_next().await.is_some() {}
+    drop(stop_reader);
     let published = reader.await.unwrap();
 
     let mut latencies = Vec::new();
@@ -192,7 +194,7 @@ struct Visibility {
 }
 
 fn visibility(stack: &Stack) -> Visibility {
-    Visibility { client: stack.clients(wire::plain()).sqs, url: stack.input.clone() }
+    Visibility { client: stack.polling(wire::plain()), url: stack.input.clone() }
 }
 
 #[derive(Clone)]
@@ -354,7 +356,7 @@ async fn read_output(
 
 /// Returns when nothing is queued, worked on, or about to come back.
 async fn at_rest(stack: &Stack, tools: &ToolServer) {
-    let client = stack.clients(wire::plain()).sqs;
+    let client = stack.polling(wire::plain());
     let mut looks = 0;
     while looks < LOOKS {
         let queued =
@@ -369,7 +371,7 @@ async fn at_rest(stack: &Stack, tools: &ToolServer) {
 }
 
 async fn dead_letters(stack: &Stack) -> Vec<String> {
-    let client = stack.clients(wire::plain()).sqs;
+    let client = stack.polling(wire::plain());
     let received = client.receive_message().queue_url(&stack.dead).max_number_of_messages(10).send().await;
     let messages = received.unwrap().messages.unwrap_or_default();
     messages.into_iter().filter_map(|message| message.body).collect()

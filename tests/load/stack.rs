@@ -73,7 +73,7 @@ impl Stack {
         clients(&self.dynamodb, &self.sqs, http)
     }
 
-    /// For long polls: the assembly's client gives up before one is over.
+    /// Without the time limits of an assembly's client, which gives up before a long poll is over.
     pub fn polling(&self, http: SharedHttpClient) -> aws_sdk_sqs::Client {
         aws_sdk_sqs::Client::new(&shared(&self.sqs, http))
     }
