@@ -8,8 +8,8 @@
 //! ```
 //!
 //! `LOAD_STACK` is `embedded` or `ministack` (which needs `DORMOUSE_TEST_DYNAMODB_URL`), absent: both. `LOAD_SEED`
-//! chooses texts and faults, not the schedule; `LOAD_ACTIVE` is how many threads are spoken to at once; `LOAD_FAULTS=0`
-//! is a run without faults.
+//! chooses texts and faults, not the schedule; `LOAD_ACTIVE` is how many threads are spoken to at once; `LOAD_SECONDS`
+//! bounds a run (at most 15 minutes where it is absent); `LOAD_FAULTS=0` is a run without faults.
 #![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 #![cfg(feature = "local")]
 

@@ -14,7 +14,7 @@ const DEFAULT_ACTIVE: usize = 64;
 /// What a run may take, beside what it is given for each message.
 const BASE_TIME: Duration = Duration::from_secs(100);
 const TIME_PER_MESSAGE: Duration = Duration::from_millis(300);
-/// However large it is.
+/// However large it is, unless `LOAD_SECONDS` says something else: a machine may have other things to do.
 const MAX_TIME: Duration = Duration::from_secs(900);
 /// One thread of so many says everything at once instead of waiting for replies.
 const BURST_OF: usize = 4;
@@ -86,14 +86,15 @@ impl Plan {
         Self { seed, threads, active: DEFAULT_ACTIVE, time, faulty: true }
     }
 
-    /// As the environment says: `LOAD_THREADS`, `LOAD_MESSAGES`, `LOAD_SEED`, `LOAD_ACTIVE`, and `LOAD_FAULTS=0` for
-    /// a run without faults, to compare with.
+    /// As the environment says: `LOAD_THREADS`, `LOAD_MESSAGES`, `LOAD_SEED`, `LOAD_ACTIVE`, `LOAD_SECONDS`, and
+    /// `LOAD_FAULTS=0` for a run without faults, to compare with.
     pub fn from_environment() -> Self {
         let messages = number("LOAD_MESSAGES", DEFAULT_MESSAGES);
         let plan =
             Self::new(number("LOAD_SEED", DEFAULT_SEED), number("LOAD_THREADS", DEFAULT_THREADS), messages);
         let active = number("LOAD_ACTIVE", DEFAULT_ACTIVE).max(1);
-        Self { active, faulty: number("LOAD_FAULTS", 1) != 0, ..plan }
+        let time = Duration::from_secs(number("LOAD_SECONDS", plan.time.as_secs()));
+        Self { active, time, faulty: number("LOAD_FAULTS", 1) != 0, ..plan }
     }
 
     pub fn messages(&self) -> usize {
