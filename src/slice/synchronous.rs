@@ -76,5 +76,6 @@ pub(super) fn invocation(manager: &HistoryManager, pending: &PendingCall, call: 
         arguments: arguments(call).to_owned(),
         user: pending.user.clone(),
         cause: pending.cause.clone(),
+        resumed: !manager.started_in_this_slice(&pending.call),
     }
 }
