@@ -281,6 +281,31 @@ async fn an_open_call_runs_again_only_where_its_annotations_allow_it() {
 }
 
 #[tokio::test]
+async fn i1_results_that_are_in_when_the_time_is_up_are_kept() {
+    let both = vec![
+        ScriptedEvent::call("p", "quick", "{}"),
+        ScriptedEvent::call("q", "slow", "{}"),
+        ScriptedEvent::End("tool_use".into()),
+    ];
+    let mut world = World::new(ScriptedModel::script(vec![both, vec![ScriptedEvent::Text("done".into())]]));
+    let server = ScriptedMcp::start(vec![tool("quick"), tool("slow")], |params| {
+        Box::pin(async move { if params["name"] == "quick" { text("was quick") } else { Answer::Never } })
+    })
+    .await;
+    process(&mut world, &[("m", at(&server.url))]);
+    let message = world.user("hi");
+    let margin = world.runtime.limits.deadline_margin;
+    let failed = world.deliver_within(std::slice::from_ref(&message), margin + Duration::from_secs(2)).await;
+    assert_eq!(failed.len(), 1, "handed back");
+    world.done(&message.again()).await;
+    let results = results(&world).await;
+    assert_eq!(results[0], (Outcome::Ok, "was quick".to_owned()));
+    assert_eq!(results[1].0, Outcome::Lost);
+    assert_eq!(server.seen("tools/call").len(), 2, "none ran twice");
+    assert_eq!(world.output.texts().last().unwrap(), "done");
+}
+
+#[tokio::test]
 async fn a_background_call_outlasts_its_slice_and_its_result_wakes_the_thread() {
     let mut world = World::new(model(&[("slow", r#"{"n":1}"#)]));
     let server = ScriptedMcp::start(vec![tool("slow")], |params| {

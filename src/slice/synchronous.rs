@@ -7,7 +7,7 @@ use super::{Runtime, Session, SliceError};
 use crate::history::{Layer, wording};
 use crate::message::{ContentPart, Outcome, SettledBy, ToolCallItem};
 use crate::store::PendingCall;
-use crate::thread::HistoryManager;
+use crate::thread::{HistoryManager, Progress};
 use crate::tools::{Execution, Invocation, Rerun};
 
 /// The arguments that a tool gets: `{}` where the model wrote none (F47).
@@ -28,13 +28,26 @@ pub(super) async fn run_open_synchronous_calls(
     let others = manager.history().open_calls().any(|pending| !pending.synchronous);
     // With asynchronous siblings the slice ends here, so the results must not wait for the model.
     let layer = if others { Layer::Safe } else { Layer::Unvalidated };
-    for pending in &open {
-        check_time(runtime, deadline)?;
+    let stop_at = deadline.checked_sub(runtime.limits.deadline_margin).unwrap_or(deadline);
+    for (at, pending) in open.iter().enumerate() {
         let resumed = !manager.started_in_this_slice(&pending.call);
-        let stop_at = deadline.checked_sub(runtime.limits.deadline_margin).unwrap_or(deadline);
-        let run = run_synchronously(session, manager, pending, resumed);
-        let (outcome, parts) =
-            tokio::time::timeout_at(stop_at, run).await.map_err(|_| SliceError::Deadline)?;
+        let in_time = match check_time(runtime, deadline) {
+            Ok(()) => {
+                let run = run_synchronously(session, manager, pending, resumed);
+                tokio::time::timeout_at(stop_at, run).await.map_err(|_| SliceError::Deadline)
+            }
+            Err(e) => Err(e),
+        };
+        let (outcome, parts) = match in_time {
+            Ok(ran) => ran,
+            Err(e) if at == 0 => return Err(e),
+            // What ran before it has its result: without this it would be answered as lost, or run again.
+            Err(e) => {
+                manager.history_mut().mark_inputs_model_validated();
+                manager.sync(Progress::More, runtime.clock.now_ms()).await?;
+                return Err(e);
+            }
+        };
         let now_ms = runtime.clock.now_ms();
         let by = if outcome == Outcome::Lost { SettledBy::Runtime } else { SettledBy::Tool };
         manager.history_mut().settle(&pending.call, outcome, parts, by, layer, now_ms);
