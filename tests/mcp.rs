@@ -20,7 +20,7 @@ use dormouse::rap::http_client;
 use dormouse::store::memory::CommitFault;
 use dormouse::store::{ConversationStore, StateStore};
 use dormouse::tools::{AgentTools, Execution, Rerun, ToolSet};
-use mcp::{Answer, ScriptedMcp, reading, text, tool};
+use mcp::{Answer, Refusal, ScriptedMcp, reading, text, tool};
 use serde_json::{Value, json};
 use world::{THREAD, World};
 
@@ -235,27 +235,23 @@ async fn tools_that_have_changed_are_offered_at_the_next_step() {
 
 #[tokio::test]
 async fn a_server_that_forgets_its_sessions_gets_a_new_one() {
-    let server = ScriptedMcp::echoing(vec![tool("echo")]).await;
-    let mut world =
-        World::new(model(&[("echo", r#"{"n":1}"#), ("echo", r#"{"n":2}"#), ("echo", r#"{"n":3}"#)]));
-    process(&mut world, &[("m", at(&server.url))]);
-    tools_of(&world).await;
-    server.inner().sessions.clear();
-    world.done(&world.user("hi")).await;
-    let texts: Vec<String> = results(&world).await.into_iter().map(|(_, text)| text).collect();
-    assert_eq!(texts, [r#"{"n":1}"#, r#"{"n":2}"#, r#"{"n":3}"#]);
-    assert_eq!(server.seen("initialize").len(), 2);
-
-    // Others do not say 404: that call fails, and the next one has a new session.
-    let mut world = World::new(model(&[("echo", r#"{"n":1}"#), ("echo", r#"{"n":2}"#)]));
-    process(&mut world, &[("m", at(&server.url))]);
-    tools_of(&world).await;
-    server.inner().sessions.clear();
-    server.inner().refuses_politely = true;
-    world.done(&world.user("hi")).await;
-    let texts: Vec<String> = results(&world).await.into_iter().map(|(_, text)| text).collect();
-    assert!(texts[0].contains("no such session"), "{texts:?}");
-    assert_eq!(texts[1], r#"{"n":2}"#);
+    for refusal in [Refusal::NotFound, Refusal::Nameless, Refusal::Named] {
+        let server = ScriptedMcp::echoing(vec![tool("echo")]).await;
+        let mut world = World::new(model(&[("echo", r#"{"n":1}"#), ("echo", r#"{"n":2}"#)]));
+        process(&mut world, &[("m", at(&server.url))]);
+        tools_of(&world).await;
+        server.inner().sessions.clear();
+        server.inner().refusal = refusal;
+        world.done(&world.user("hi")).await;
+        let texts: Vec<String> = results(&world).await.into_iter().map(|(_, text)| text).collect();
+        match refusal {
+            Refusal::NotFound | Refusal::Nameless => assert_eq!(texts[0], r#"{"n":1}"#),
+            // It may as well be the tool's own error: that call fails.
+            Refusal::Named => assert!(texts[0].contains("no such session"), "{texts:?}"),
+        }
+        assert_eq!(texts[1], r#"{"n":2}"#);
+        assert_eq!(server.seen("initialize").len(), 2);
+    }
 }
 
 #[tokio::test]

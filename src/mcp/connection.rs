@@ -21,6 +21,7 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
 
 use super::failure::Failure;
+use super::http::HttpClient;
 use super::result::MAX_RESULT_BYTES;
 use crate::config::McpServerConfig;
 
@@ -43,8 +44,10 @@ const MAX_HTTP_STARTS: usize = 30;
 const MAX_STDIO_STARTS: usize = 5;
 /// See [`MAX_STDIO_STARTS`].
 const STARTS_WINDOW: Duration = Duration::from_secs(60);
-/// Timeouts in a row after which a session is made anew: what holds it up may end with it.
-const MAX_TIMEOUTS: u32 = 3;
+/// Timeouts in a row after which a session is made anew: what holds it up may end with it. A process loses more by that
+/// than a session over HTTP does.
+const MAX_HTTP_TIMEOUTS: u32 = 1;
+const MAX_STDIO_TIMEOUTS: u32 = 3;
 /// Requests that one session may have under way over HTTP.
 const MAX_REQUESTS: usize = 64;
 /// Tries to open a broken stream of notifications again, and the longest wait between two.
@@ -57,7 +60,7 @@ const MAX_MESSAGE_BYTES: usize = 2 * MAX_RESULT_BYTES;
 pub(super) struct Connection {
     server: String,
     settings: McpServerConfig,
-    http: reqwest::Client,
+    http: HttpClient,
     /// Held while a session is made, so that it is made once.
     slot: Mutex<Slot>,
     changed: Arc<AtomicBool>,
@@ -74,6 +77,7 @@ struct Session {
     service: RunningService<RoleClient, Client>,
     /// In a row.
     timeouts: AtomicU32,
+    max_timeouts: u32,
     spoiled: AtomicBool,
 }
 
@@ -95,7 +99,13 @@ impl ClientHandler for Client {
 
 impl Connection {
     pub fn new(server: &str, settings: McpServerConfig, http: reqwest::Client) -> Self {
-        Self { server: server.to_owned(), settings, http, slot: Mutex::default(), changed: Arc::default() }
+        Self {
+            server: server.to_owned(),
+            settings,
+            http: HttpClient(http),
+            slot: Mutex::default(),
+            changed: Arc::default(),
+        }
     }
 
     /// The server's name in the configuration.
@@ -196,8 +206,11 @@ impl Connection {
         while slot.starts.front().is_some_and(|start| now.duration_since(*start) > STARTS_WINDOW) {
             slot.starts.pop_front();
         }
-        let most = if self.settings.command.is_some() { MAX_STDIO_STARTS } else { MAX_HTTP_STARTS };
-        if slot.starts.len() >= most {
+        let (max_starts, max_timeouts) = match self.settings.command {
+            Some(_) => (MAX_STDIO_STARTS, MAX_STDIO_TIMEOUTS),
+            None => (MAX_HTTP_STARTS, MAX_HTTP_TIMEOUTS),
+        };
+        if slot.starts.len() >= max_starts {
             let text = "it has ended too often and is left in peace for a minute";
             return Err(Failure::NoSession(text.to_owned()));
         }
@@ -214,6 +227,7 @@ impl Connection {
         let session = Arc::new(Session {
             service: result?,
             timeouts: AtomicU32::new(0),
+            max_timeouts,
             spoiled: AtomicBool::new(false),
         });
         slot.session = Some(session.clone());
@@ -278,7 +292,7 @@ impl Connection {
 impl Session {
     fn is_usable(&self) -> bool {
         !self.service.is_transport_closed()
-            && self.timeouts.load(Ordering::SeqCst) < MAX_TIMEOUTS
+            && self.timeouts.load(Ordering::SeqCst) < self.max_timeouts
             && !self.spoiled.load(Ordering::SeqCst)
     }
 

@@ -4,6 +4,8 @@
 //! | file | what it holds |
 //! |---|---|
 //! | `connection` | one server's session: made when it is needed, kept, made anew when it is gone |
+//! | `http` | reqwest as rmcp's HTTP client |
+//! | `process` | a server as a process |
 //! | `failure` | how a request failed, in words that may be shown |
 //! | `listing` | what a server offers: checked, cached with the last good copy |
 //! | `tool` | a listed tool as a [`Tool`](crate::tools::Tool) |
@@ -21,6 +23,7 @@
 mod bridge;
 mod connection;
 mod failure;
+mod http;
 mod listing;
 #[cfg(feature = "local")]
 mod process;

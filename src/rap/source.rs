@@ -19,7 +19,12 @@ pub struct RapTools {
     discovery: Discovery,
     tokens: CallbackTokens,
     /// What was made of each server's last manifest.
-    made: Mutex<BTreeMap<String, (Arc<Toolset>, Arc<Offer>)>>,
+    made: Mutex<BTreeMap<String, Made>>,
+}
+
+struct Made {
+    of: Arc<Toolset>,
+    offer: Arc<Offer>,
 }
 
 impl RapTools {
@@ -67,10 +72,10 @@ impl ToolServers for RapTools {
         // Held for map operations only, which do not panic.
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         match made.get(server) {
-            Some((of, offer)) if Arc::ptr_eq(of, &set) => Ok(offer.clone()),
+            Some(last) if Arc::ptr_eq(&last.of, &set) => Ok(last.offer.clone()),
             Some(_) | None => {
                 let offer = Arc::new(self.make(&set));
-                made.insert(server.to_owned(), (set, offer.clone()));
+                made.insert(server.to_owned(), Made { of: set, offer: offer.clone() });
                 Ok(offer)
             }
         }

@@ -31,6 +31,8 @@ pub trait ToolServers: Send + Sync {
 }
 
 type Part = Result<Arc<Offer>, String>;
+/// A tool with the server that offers it.
+type Offered<'a> = (&'a str, &'a Arc<dyn Tool>);
 
 /// Built-in tools and those of tool servers as one source. One a process.
 pub struct AgentTools {
@@ -66,7 +68,7 @@ impl AgentTools {
 
     fn build(&self, parts: &[Part]) -> ToolSet {
         let mut problems: Vec<String> = Vec::new();
-        let mut offered: BTreeMap<&str, Vec<(&str, &Arc<dyn Tool>)>> = BTreeMap::new();
+        let mut offered: BTreeMap<&str, Vec<Offered>> = BTreeMap::new();
         for part in parts {
             match part {
                 Err(problem) => problems.push(problem.clone()),

@@ -37,6 +37,18 @@ pub fn text(text: impl Into<String>) -> Answer {
     Answer::Result(json!({"content": [{"type": "text", "text": text.into()}]}))
 }
 
+/// How a server says that it knows no such session.
+#[derive(Clone, Copy, Default)]
+pub enum Refusal {
+    /// As the protocol has it.
+    #[default]
+    NotFound,
+    /// By a JSON-RPC error that names no request, with 400: the TypeScript SDK.
+    Nameless,
+    /// By one that does name it.
+    Named,
+}
+
 type Script = dyn Fn(Value) -> BoxFuture<'static, Answer> + Send + Sync;
 
 /// What the server is told to do and has seen.
@@ -45,8 +57,8 @@ pub struct Inner {
     /// Pages of `tools/list`.
     pub pages: Vec<Value>,
     pub sessions: BTreeSet<String>,
-    /// How a forgotten session is refused: by 404, or by a JSON-RPC error with 400 as some servers do.
-    pub refuses_politely: bool,
+    /// How a forgotten session is refused.
+    pub refusal: Refusal,
     /// Every message, in order.
     pub seen: Vec<Value>,
     pub headers: Vec<HeaderMap>,
@@ -194,12 +206,11 @@ async fn post(shared: &Shared, session: Option<String>, message: Value) -> Respo
     {
         let inner = shared.inner.lock().unwrap();
         if !session.is_some_and(|session| inner.sessions.contains(&session)) {
-            return match inner.refuses_politely {
-                false => StatusCode::NOT_FOUND.into_response(),
-                true => {
-                    let error = json!({"error": {"code": -32000, "message": "no such session"}});
-                    (StatusCode::BAD_REQUEST, answer(error)).into_response()
-                }
+            let error = json!({"jsonrpc": "2.0", "error": {"code": -32000, "message": "no such session"}});
+            return match inner.refusal {
+                Refusal::NotFound => StatusCode::NOT_FOUND.into_response(),
+                Refusal::Nameless => (StatusCode::BAD_REQUEST, axum::Json(error)).into_response(),
+                Refusal::Named => (StatusCode::BAD_REQUEST, answer(error)).into_response(),
             };
         }
     }
