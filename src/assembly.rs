@@ -8,16 +8,18 @@ use aws_config::SdkConfig;
 
 use crate::config::{Config, ConfigError, ModelConfig};
 use crate::http::HttpDeps;
+use crate::mcp::McpServers;
 use crate::model::{ErrorClass, ModelError};
 use crate::queue::sqs::{SqsDeadLetters, SqsInput, SqsOutput, SqsRedelivery};
 use crate::queue::{DeadLetters, OutputSender, QueueError};
+use crate::rap::RapTools;
 use crate::rap::callback::CallbackDeps;
 use crate::rap::token::{CallbackKeys, CallbackTokens};
 use crate::slice::drain::Drain;
 use crate::slice::{ConfiguredAgents, Limits, Observer, Runtime, SystemClock};
 use crate::store::Store;
 use crate::store::dynamodb::DynamoStore;
-use crate::tools::Tool;
+use crate::tools::{AgentTools, Tool};
 
 /// What keeps a process from starting. Each says which setting to mend.
 #[derive(Debug, thiserror::Error)]
@@ -151,6 +153,8 @@ pub struct Assembly {
     pub runtime: Runtime,
     /// For the router.
     pub http: HttpDeps,
+    /// To be closed at the end, where there is one.
+    pub mcp: Arc<McpServers>,
 }
 
 /// Assembles a process.
@@ -179,8 +183,10 @@ pub fn assemble(
     };
     let tokens = CallbackTokens::new(secrets.callback_keys.clone(), &aws.callback_base_url);
     let http = crate::rap::http_client().map_err(|e| AssemblyError::Http(e.to_string()))?;
+    let mcp = Arc::new(McpServers::new(&config, store.clone(), http.clone(), input.clone()));
+    let rap = RapTools::new(config.clone(), store.clone(), tokens.clone(), http);
     let builtins = crate::tools::builtin::all(&store).into_iter().chain(builtins).collect();
-    let tools = crate::rap::RapTools::new(config.clone(), store.clone(), tokens.clone(), http, builtins);
+    let tools = AgentTools::new(config.clone(), builtins, vec![Arc::new(rap), mcp.clone()]);
     let agents = ConfiguredAgents::new(config.clone(), |model| {
         crate::model::provider(model, secrets.model_key(model)?)
     });
@@ -197,7 +203,7 @@ pub fn assemble(
         store: store.clone(),
     };
     let http = HttpDeps { callback: CallbackDeps { store, sender: input, tokens, config } };
-    Ok(Assembly { runtime, http })
+    Ok(Assembly { runtime, http, mcp })
 }
 
 /// Store and input queue: all that somebody needs who only puts messages on the queue.

@@ -3,12 +3,16 @@
 //! Every field is documented here and in the README; an error names the field. Keys are never values of the
 //! configuration but references: the name of an environment variable, or the ARN of a secret.
 
+mod mcp;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use figment::Figment;
 use figment::providers::{Env, Format, Serialized, Toml};
 use serde::{Deserialize, Serialize};
+
+pub use mcp::McpServerConfig;
 
 /// The agent and model that are meant where none is named.
 pub const DEFAULT_NAME: &str = "default";
@@ -28,8 +32,10 @@ pub struct Config {
     pub agents: BTreeMap<String, AgentConfig>,
     /// Models by name.
     pub models: BTreeMap<String, ModelConfig>,
-    /// Tool servers by name.
+    /// Tool servers that speak RAP, by name.
     pub tool_servers: BTreeMap<String, ToolServerConfig>,
+    /// Tool servers that speak MCP, by name; no name is in both.
+    pub mcp_servers: BTreeMap<String, McpServerConfig>,
     /// Hosts that may be spoken to over plain http; every other address must be https.
     pub allow_http_hosts: Vec<String>,
     /// Whether tool servers are told `metadata.user_id`.
@@ -46,7 +52,7 @@ pub struct AgentConfig {
     pub model: Option<String>,
     /// The system prompt.
     pub system_prompt: Option<String>,
-    /// Names in `tool_servers`; absent: all of them.
+    /// Names in `tool_servers` and `mcp_servers`; absent: all of them.
     pub tool_servers: Option<Vec<String>>,
     /// Bound on one response, in tokens; absent: the provider's own.
     pub max_output_tokens: Option<u32>,
@@ -75,7 +81,7 @@ pub struct ModelConfig {
     pub script: Option<String>,
 }
 
-/// A tool server.
+/// A tool server that speaks RAP.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ToolServerConfig {
@@ -118,6 +124,7 @@ impl Default for Config {
             agents: BTreeMap::new(),
             models: BTreeMap::new(),
             tool_servers: BTreeMap::new(),
+            mcp_servers: BTreeMap::new(),
             allow_http_hosts: Vec::new(),
             send_user_id: false,
             aws: AwsConfig::default(),
@@ -191,8 +198,8 @@ impl Config {
     }
 
     /// Adds tool servers from the JSON that Infinity deployments have:
-    /// `{"tool_sets":[{"type":"toolset_server","server_url":"https://…","id":"optional"}]}`.
-    /// Other types are skipped with a warning.
+    /// `{"tool_sets":[{"type":"toolset_server","server_url":"https://…","id":"optional"}]}`. A set of type `mcp` is
+    /// an MCP server over streamable HTTP. Other types are skipped with a warning.
     pub fn add_tool_sets(&mut self, json: &str) -> Result<(), ConfigError> {
         #[derive(Deserialize)]
         struct Sets {
@@ -208,16 +215,23 @@ impl Config {
             ConfigError::field("DORMOUSE_TOOL_SETS", format!("{e}; expected {{\"tool_sets\":[…]}}"))
         })?;
         for (i, set) in sets.tool_sets.into_iter().enumerate() {
-            let Some(url) = set.server_url.filter(|_| set.r#type == "toolset_server") else {
-                tracing::warn!(
-                    r#type = set.r#type,
-                    index = i,
-                    "skipped a tool set that is no toolset_server"
-                );
-                continue;
-            };
             let name = set.id.unwrap_or_else(|| format!("toolset{i}"));
-            self.tool_servers.insert(name, ToolServerConfig { url, ..ToolServerConfig::default() });
+            match (set.r#type.as_str(), set.server_url) {
+                ("toolset_server", Some(url)) => {
+                    self.tool_servers.insert(name, ToolServerConfig { url, ..ToolServerConfig::default() });
+                }
+                ("mcp", Some(url)) => {
+                    let server = McpServerConfig { url: Some(url), ..McpServerConfig::default() };
+                    self.mcp_servers.insert(name, server);
+                }
+                (kind, _) => {
+                    tracing::warn!(
+                        r#type = kind,
+                        index = i,
+                        "skipped a tool set that is no toolset_server or mcp with a server_url"
+                    );
+                }
+            }
         }
         Ok(())
     }
@@ -235,6 +249,9 @@ impl Config {
             }
             self.check_url(&format!("tool_servers.{name}.url"), &server.url)?;
         }
+        for (name, server) in &self.mcp_servers {
+            mcp::check(self, name, server)?;
+        }
         for (name, model) in &self.models {
             if model.provider.is_empty() {
                 return Err(ConfigError::field(
@@ -251,10 +268,10 @@ impl Config {
         }
         for (name, agent) in &self.agents {
             for server in agent.tool_servers.iter().flatten() {
-                if !self.tool_servers.contains_key(server) {
+                if !self.tool_servers.contains_key(server) && !self.mcp_servers.contains_key(server) {
                     return Err(ConfigError::field(
                         format!("agents.{name}.tool_servers"),
-                        format!("{server:?} is not in tool_servers"),
+                        format!("{server:?} is in neither tool_servers nor mcp_servers"),
                     ));
                 }
             }
@@ -319,7 +336,7 @@ impl ModelConfig {
 mod tests {
     use super::*;
 
-    fn parse(toml: &str) -> Result<Config, String> {
+    pub(super) fn parse(toml: &str) -> Result<Config, String> {
         let config: Config = Figment::from(Serialized::defaults(Config::default()))
             .merge(Toml::string(toml))
             .extract()
@@ -359,7 +376,7 @@ mod tests {
                 "DORMOUSE_MODEL" => Some("openai::gpt-x".into()),
                 "DORMOUSE_MODEL_BASE_URL" => Some("https://llm.example/v1/".into()),
                 "DORMOUSE_TOOL_SETS" => Some(
-                    r#"{"tool_sets":[{"type":"toolset_server","server_url":"https://b.example","id":"b"},{"type":"local"}]}"#.into(),
+                    r#"{"tool_sets":[{"type":"toolset_server","server_url":"https://b.example","id":"b"},{"type":"mcp","server_url":"https://m.example/mcp","id":"m"},{"type":"local"}]}"#.into(),
                 ),
                 _ => None,
             })
@@ -367,6 +384,7 @@ mod tests {
         let model = config.model(DEFAULT_NAME).unwrap();
         assert_eq!((model.provider.as_str(), model.name.as_str()), ("openai", "gpt-x"));
         assert_eq!(config.tool_servers["b"].url, "https://b.example");
-        assert_eq!(config.tool_servers.len(), 1);
+        assert_eq!(config.mcp_servers["m"].url.as_deref(), Some("https://m.example/mcp"));
+        assert_eq!((config.tool_servers.len(), config.mcp_servers.len()), (1, 1));
     }
 }

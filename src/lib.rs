@@ -14,6 +14,7 @@
 //! | [`model`] | `ModelProvider`: genai over HTTP, scripted | `message`, `history` (the request) |
 //! | [`tools`] | the `Tool` trait and the registry | `message` |
 //! | [`rap`] | the tool protocol: wire, discovery, client, tokens, callbacks | `tools`, `queue` |
+//! | [`mcp`] | tools of MCP servers, over HTTP and as processes | `tools`, `queue`, `store` |
 //! | [`queue`] | `InputSender`, `OutputSender`, `DeadLetters` over SQS | `message` |
 //! | [`thread`] | `HistoryManager`: load and commit around the core | `history`, `store` |
 //! | [`mod@slice`] | prepare, complete, dispatch, the SQS batch | `thread` and every port |
@@ -29,6 +30,7 @@ pub mod history;
 pub mod http;
 #[cfg(feature = "local")]
 pub mod local;
+pub mod mcp;
 pub mod message;
 pub mod model;
 pub mod queue;

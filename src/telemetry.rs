@@ -19,8 +19,8 @@ pub enum Format {
 }
 
 /// Dependencies that would log content at levels that one turns on to look for something else: genai 0.7.2 logs the
-/// bodies of failing providers, the AWS runtime requests and answers. Whatever the filter says, they stay there (D35).
-const SILENT: [&str; 12] = [
+/// bodies of failing providers, rmcp 3.11 messages that it did not expect, the AWS runtime requests and answers. Whatever the filter says, they stay there (D35).
+const SILENT: [&str; 13] = [
     "genai=off",
     "aws_config=info",
     "aws_runtime=info",
@@ -33,6 +33,7 @@ const SILENT: [&str; 12] = [
     "lambda_runtime=info",
     "lambda_runtime_api_client=info",
     "reqwest=info",
+    "rmcp=off",
 ];
 
 /// Installs the subscriber of the process; a second call has no effect. `default` is the filter where

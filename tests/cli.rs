@@ -9,7 +9,7 @@ mod command;
 use std::process::Stdio;
 
 use command::Home;
-use dormouse::config::{AgentConfig, Config, ModelConfig, ToolServerConfig};
+use dormouse::config::{AgentConfig, Config, McpServerConfig, ModelConfig, ToolServerConfig};
 use serde_json::Value;
 
 #[test]
@@ -210,11 +210,13 @@ fn the_example_configuration_is_valid_and_shows_every_field() {
     std::fs::write(home.path("all.toml"), all.join("\n")).unwrap();
     let config = Config::load(Some(&home.path("all.toml"))).unwrap();
     assert!(config.models.contains_key("claude") && config.tool_servers.contains_key("weather"));
+    assert!(config.mcp_servers.contains_key("docs") && config.mcp_servers.contains_key("files"));
 
     let mut every = Config::default();
     every.agents.insert("default".into(), AgentConfig::default());
     every.models.insert("claude".into(), ModelConfig::default());
     every.tool_servers.insert("weather".into(), ToolServerConfig::default());
+    every.mcp_servers.insert("docs".into(), McpServerConfig::default());
     let every = serde_json::to_value(every).unwrap();
     let mut missing = Vec::new();
     let mut look_for = |fields: &Value| {
@@ -229,6 +231,7 @@ fn the_example_configuration_is_valid_and_shows_every_field() {
         &every["agents"]["default"],
         &every["models"]["claude"],
         &every["tool_servers"]["weather"],
+        &every["mcp_servers"]["docs"],
         &every["aws"],
     ] {
         look_for(table);

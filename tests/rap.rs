@@ -18,11 +18,12 @@ use dormouse::http::{HttpDeps, router};
 use dormouse::message::{CallId, ContentPart, InputContent, InputMessage, Seq, ThreadId};
 use dormouse::rap::discovery::MANIFEST_TTL;
 use dormouse::rap::wire::{Callback, Manifest, Payload};
-use dormouse::rap::{CallbackDeps, RapTools, http_client};
+use dormouse::rap::{CallbackDeps, RapClient, RapTools, http_client};
 use dormouse::store::memory::MemoryStore;
 use dormouse::store::{Commit, ConversationStore, Expect, Meta, PendingCall, StateStore, Store};
 use dormouse::tools::{
-    Execution, Invocation, Rerun, Tool, ToolDefinition, ToolError, ToolSet, ToolSource, Waiting, no_arguments,
+    AgentTools, Execution, Invocation, Rerun, Tool, ToolDefinition, ToolError, ToolSet, ToolSource, Waiting,
+    no_arguments,
 };
 use serde_json::{Value, json};
 use support::{Answer, FakeServer, Outbox, Seen, StoreDown, dead_url, tokens};
@@ -63,17 +64,18 @@ fn config(servers: &[(&str, &str)]) -> Config {
     }
 }
 
-fn source(config: Config, store: impl Store + 'static) -> RapTools {
-    RapTools::new(
-        Arc::new(config),
-        Arc::new(store),
-        tokens("https://cb.example"),
-        http_client().unwrap(),
-        vec![builtin("sleep")],
-    )
+fn source(config: Config, store: impl Store + 'static) -> AgentTools {
+    let config = Arc::new(config);
+    let rap =
+        RapTools::new(config.clone(), Arc::new(store), tokens("https://cb.example"), http_client().unwrap());
+    AgentTools::new(config, vec![builtin("sleep")], vec![Arc::new(rap)])
 }
 
-async fn tools_of(source: &RapTools) -> ToolSet {
+fn client(config: Config) -> RapClient {
+    RapClient::new(Arc::new(config), http_client().unwrap())
+}
+
+async fn tools_of(source: &AgentTools) -> ToolSet {
     source.tools("default", &ThreadId::from("th-1")).await
 }
 
@@ -111,6 +113,7 @@ fn call(name: &str, arguments: &str) -> Invocation {
         arguments: arguments.into(),
         user: Some("u-9".into()),
         cause: vec![],
+        resumed: false,
     }
 }
 
@@ -444,10 +447,8 @@ async fn rap_46_rap_47_notices_go_to_the_base_address_once_and_wait_for_nobody()
     let ok = offering(&["t"], |_, _| StatusCode::OK.into()).await;
     let broken = offering(&["u"], |_, _| StatusCode::INTERNAL_SERVER_ERROR.into()).await;
     let hangs = offering(&["v"], |_, _| Answer::Never).await;
-    let source = source(
-        config(&[("ok", &ok.url), ("broken", &broken.url), ("hangs", &hangs.url)]),
-        MemoryStore::new(),
-    );
+    let config = config(&[("ok", &ok.url), ("broken", &broken.url), ("hangs", &hangs.url)]);
+    let source = source(config.clone(), MemoryStore::new());
     let set = tools_of(&source).await;
     let (thread, call) = (ThreadId::from("th-2"), CallId::from("c-1"));
     let started = std::time::Instant::now();
@@ -469,15 +470,15 @@ async fn rap_46_rap_47_notices_go_to_the_base_address_once_and_wait_for_nobody()
 #[tokio::test]
 async fn rap_44_an_answer_is_posted_to_a_configured_host_only() {
     let server = offering(&["t"], |_, _| StatusCode::OK.into()).await;
-    let source = source(config(&[("a", &server.url)]), MemoryStore::new());
+    let client = client(config(&[("a", &server.url)]));
     let choice = CallId::from("c-1");
     let url = format!("{}/answer?x=1", server.url);
-    source.client().answer_choice(&url, &choice, 1).await.unwrap();
+    client.answer_choice(&url, &choice, 1).await.unwrap();
     assert_eq!(server.at("/answer")[0].json(), json!({"id": "c-1", "selected": 1}));
     let port = server.url.rsplit_once(':').unwrap().1;
     for foreign in ["https://evil.example/".to_owned(), format!("http://localhost:{port}/answer"), "x".into()]
     {
-        let error = source.client().answer_choice(&foreign, &choice, 1).await.unwrap_err();
+        let error = client.answer_choice(&foreign, &choice, 1).await.unwrap_err();
         assert!(!error.to_string().contains("evil"), "{error}");
     }
     assert_eq!(server.seen().len(), 1);
@@ -640,7 +641,8 @@ async fn f62_the_demo_servers_results_come_back_as_inputs() {
     let app = router(HttpDeps { callback });
     tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
 
-    let source = RapTools::new(config, Arc::new(store), tokens, http_client().unwrap(), vec![]);
+    let rap = Arc::new(RapTools::new(config.clone(), Arc::new(store), tokens, http_client().unwrap()));
+    let source = AgentTools::new(config, vec![], vec![rap.clone()]);
     let set = tools_of(&source).await;
     assert_eq!(names(&set), ["srv_echo", "srv_fail", "srv_slow", "srv_time"]);
     assert!(set.registry.check_arguments("srv_slow", "{}").is_err(), "its schema is checked");

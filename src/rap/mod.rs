@@ -10,7 +10,7 @@
 //! | [`discovery`] | manifests: fetched, checked, cached |
 //! | [`client`] | requests to tool servers: invocations, notices, answers |
 //! | [`tool`] | a discovered tool as a [`Tool`](crate::tools::Tool) |
-//! | [`source`] | the tools of an agent's servers as a [`ToolSource`](crate::tools::ToolSource) |
+//! | [`source`] | the configured servers as [`ToolServers`](crate::tools::ToolServers) |
 //! | [`callback`] | what a POST to a callback address does |
 //!
 //! Nothing here knows about slices or histories: a callback becomes an input message and no more.

@@ -27,17 +27,31 @@ pub(super) async fn run_open_synchronous_calls(
         manager.history().open_calls().filter(|pending| pending.synchronous).cloned().collect();
     let others = manager.history().open_calls().any(|pending| !pending.synchronous);
     // With asynchronous siblings the slice ends here, so the results must not wait for the model.
-    let mut done = Vec::new();
-    for pending in open.iter() {
-        check_time(runtime, deadline)?;
+    let stop_at = deadline.checked_sub(runtime.limits.deadline_margin).unwrap_or(deadline);
+    let (mut done, mut late) = (Vec::new(), None);
+    for pending in &open {
         let resumed = !manager.started_in_this_slice(&pending.call);
-        let stop_at = deadline.checked_sub(runtime.limits.deadline_margin).unwrap_or(deadline);
-        let run = run_synchronously(session, manager, pending, resumed);
-        done.push(tokio::time::timeout_at(stop_at, run).await.map_err(|_| SliceError::Deadline)?);
+        let in_time = match check_time(runtime, deadline) {
+            Ok(()) => {
+                let run = run_synchronously(session, manager, pending, resumed);
+                tokio::time::timeout_at(stop_at, run).await.map_err(|_| SliceError::Deadline)
+            }
+            Err(e) => Err(e),
+        };
+        match in_time {
+            Ok(ran) => done.push(ran),
+            Err(e) if done.is_empty() => return Err(e),
+            Err(e) => {
+                late = Some(e);
+                break;
+            }
+        }
     }
-    // An effect is in the commit of its result, so that a crash finds both or neither.
+    // An effect is in the commit of its result, so that a crash finds both or neither. And what ran before the time was
+    // up has its result: else it would be answered as lost, or run again.
     let effects = done.iter().any(|(_, output)| !output.effects.is_empty());
-    let layer = if others || effects { Layer::Safe } else { Layer::Unvalidated };
+    let commits = effects || late.is_some();
+    let layer = if others || commits { Layer::Safe } else { Layer::Unvalidated };
     let now_ms = runtime.clock.now_ms();
     for (pending, (mut outcome, mut output)) in open.iter().zip(done) {
         for effect in std::mem::take(&mut output.effects) {
@@ -51,10 +65,12 @@ pub(super) async fn run_open_synchronous_calls(
     if manager.is_closing() {
         // Behind the results of its siblings, which have none to wait for any more.
         manager.close(now_ms);
-    } else if effects {
+        return Ok(true);
+    }
+    if commits {
         manager.sync(Progress::More, now_ms).await?;
     }
-    Ok(!open.is_empty())
+    late.map_or(Ok(!open.is_empty()), Err)
 }
 
 async fn run_synchronously(
@@ -128,5 +144,6 @@ pub(super) fn invocation(manager: &HistoryManager, pending: &PendingCall, call: 
         arguments: arguments(call).to_owned(),
         user: pending.user.clone(),
         cause: pending.cause.clone(),
+        resumed: !manager.started_in_this_slice(&pending.call),
     }
 }

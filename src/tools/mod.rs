@@ -5,6 +5,7 @@
 
 pub mod builtin;
 mod registry;
+mod servers;
 
 use async_trait::async_trait;
 use serde_json::Value;
@@ -12,6 +13,7 @@ use serde_json::Value;
 pub use crate::history::request::ToolDefinition;
 use crate::message::{CallId, ContentPart, MessageId, ThreadId};
 pub use registry::{ArgumentError, RESERVED_NAMES, Registry};
+pub use servers::{AgentTools, Offer, ToolServers};
 
 /// How a tool's calls are carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +59,8 @@ pub struct Invocation {
     pub user: Option<String>,
     /// The messages that caused it.
     pub cause: Vec<MessageId>,
+    /// Whether an earlier delivery may have let it out already: what takes no call id can tell by this alone.
+    pub resumed: bool,
 }
 
 /// What a synchronous tool returns.
