@@ -215,6 +215,7 @@ fn the_example_configuration_is_valid_and_shows_every_field() {
     every.agents.insert("default".into(), AgentConfig::default());
     every.models.insert("claude".into(), ModelConfig::default());
     every.tool_servers.insert("weather".into(), ToolServerConfig::default());
+    every.aws.scheduler = config.aws.scheduler;
     let every = serde_json::to_value(every).unwrap();
     let mut missing = Vec::new();
     let mut look_for = |fields: &Value| {
@@ -230,6 +231,7 @@ fn the_example_configuration_is_valid_and_shows_every_field() {
         &every["models"]["claude"],
         &every["tool_servers"]["weather"],
         &every["aws"],
+        &every["aws"]["scheduler"],
     ] {
         look_for(table);
     }

@@ -20,13 +20,14 @@ use tokio::time::Instant;
 use super::aws::{EmbeddedAws, EmbeddedOptions, LocalError};
 use super::demo::DemoServer;
 use super::endpoints::{Endpoints, port_again, write_whole};
-use super::poll::{DelayRoute, poll_queue, relay_delayed};
+use super::poll::poll_queue;
 use crate::assembly::{self, Assembly, AssemblyError, Secrets};
 use crate::config::{AgentConfig, AwsConfig, Config, DEFAULT_NAME, ModelConfig, ToolServerConfig};
 use crate::http;
 use crate::queue::InputSender;
 use crate::rap::token::CallbackKeys;
 use crate::slice::drain::Drain;
+use crate::slice::relay::Relay;
 use crate::slice::{Observer, Runtime, records};
 use crate::store::Store;
 
@@ -149,13 +150,15 @@ impl LocalSystem {
             input_queue_url: endpoints.input_queue.clone(),
             output_queue_url: Some(endpoints.output_queue.clone()),
             dead_letter_queue_url: Some(endpoints.dead_letter_queue.clone()),
+            delay_queue_url: Some(aws.delay_queue_url()),
+            scheduler: None,
             callback_base_url: public_url.unwrap_or_else(|| endpoints.http.clone()),
             callback_keys_secret: None,
             callback_keys_env: None,
         };
         let secrets = Secrets { callback_keys, model_keys: model_keys(&config).await };
         let clients = endpoints.clients();
-        let Assembly { runtime, http: deps } =
+        let Assembly { runtime, http: deps, relay } =
             assembly::assemble(Arc::new(config), &clients, &secrets, Vec::new(), observer)?;
         if demo.is_some() && endpoints.demo != last_demo {
             forget_demo(&runtime).await;
@@ -180,12 +183,8 @@ impl LocalSystem {
             endpoints.input_queue.clone(),
             worker_stopped.clone(),
         ));
-        let route = DelayRoute {
-            delay_queue_url: aws.delay_queue_url(),
-            input_queue_url: endpoints.input_queue.clone(),
-            dead_letter_queue_url: endpoints.dead_letter_queue.clone(),
-        };
-        let relay = tokio::spawn(relay_delayed(polling.clone(), route, stopped(worker_stopped.clone())));
+        let relay =
+            tokio::spawn(forward(relay, polling.clone(), aws.delay_queue_url(), worker_stopped.clone()));
         let drain =
             tokio::spawn(drain(&runtime, polling, endpoints.dead_letter_queue.clone(), worker_stopped));
         Ok(Self { aws, endpoints, runtime, stop_worker, worker, relay, drain, stop_http, http, _demo: demo })
@@ -237,6 +236,21 @@ fn work(
         async move { records::process_records(&runtime, event, Instant::now() + BATCH_TIME).await }
     };
     poll_queue(client, queue_url, handler, stopped(stop))
+}
+
+/// The worker function's other handler, on the embedded delay queue.
+async fn forward(
+    relay: Option<Relay>,
+    client: aws_sdk_sqs::Client,
+    queue_url: String,
+    stop: watch::Receiver<()>,
+) {
+    let Some(relay) = relay else { return };
+    let handler = move |event| {
+        let relay = relay.clone();
+        async move { relay.process_records(event).await }
+    };
+    poll_queue(client, queue_url, handler, stopped(stop)).await;
 }
 
 /// The drain function's handler on the embedded dead-letter queue.

@@ -3,19 +3,32 @@
 //! | file | tools |
 //! |---|---|
 //! | `subscriptions` | `cancel_subscription` |
+//! | `timers` | `sleep`, `sleep_until`, `sleep_until_event_or_input` |
 
 mod subscriptions;
+mod timers;
 
 use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
 
 use super::{Tool, ToolError};
+use crate::queue::TimerSender;
 use crate::store::Store;
 
-/// All of them.
+/// All that need no timers.
 pub fn all(store: &Arc<dyn Store>) -> Vec<Arc<dyn Tool>> {
     vec![Arc::new(subscriptions::CancelSubscription::new(store.clone()))]
+}
+
+/// Those that wait; without a way to set timers only the one that needs none.
+pub fn waiting(timers: Option<Arc<dyn TimerSender>>) -> Vec<Arc<dyn Tool>> {
+    let mut tools: Vec<Arc<dyn Tool>> = vec![Arc::new(timers::SleepUntilEventOrInput::new())];
+    if let Some(timers) = timers {
+        tools.push(Arc::new(timers::Sleep::seconds(timers.clone())));
+        tools.push(Arc::new(timers::Sleep::until(timers)));
+    }
+    tools
 }
 
 /// The arguments of a call, after their schema was checked.
