@@ -140,8 +140,7 @@ fn after_seconds(text: &str, now: Timestamp) -> Result<WakeUp, ToolError> {
         seconds: f64,
     }
     let Arguments { seconds } = arguments(text)?;
-    // Written so that NaN is refused as well.
-    if !(seconds <= MAX_SLEEP_SECONDS as f64) {
+    if seconds.is_nan() || seconds > MAX_SLEEP_SECONDS as f64 {
         return Err(ToolError::Failed(format!(
             "seconds must be a number of at most {MAX_SLEEP_SECONDS}, a year"
         )));
