@@ -128,7 +128,14 @@ def own_rules(template, source_folder):
     for name, function in {"Worker": worker, "Drain": drain}.items():
         if function.get("RecursiveLoop") != "Allow":
             yield f"{name}: without RecursiveLoop: Allow, Lambda stops a chain of slices after about 16 hops"
-    for name in ("WorkerInput", "DrainDeadLetter"):
+    delays = resources["DelayQueue"]["Properties"]
+    if delays["VisibilityTimeout"] != queue["VisibilityTimeout"]:
+        yield "DelayQueue: its visibility does not follow the worker's timeout"
+    if delays.get("FifoQueue"):
+        yield "DelayQueue: a FIFO queue cannot delay single messages"
+    if resources["WorkerTimers"]["Properties"]["EventSourceArn"] != {"Fn::GetAtt": ["DelayQueue", "Arn"]}:
+        yield "Worker: it does not forward the delay queue"
+    for name in ("WorkerInput", "WorkerTimers", "DrainDeadLetter"):
         if resources[name]["Properties"].get("FunctionResponseTypes") != ["ReportBatchItemFailures"]:
             yield f"{name}: without ReportBatchItemFailures one failed message repeats its whole batch"
     if resources["DrainDeadLetter"]["Properties"]["EventSourceArn"] != {"Fn::GetAtt": ["DeadLetterQueue", "Arn"]}:

@@ -10,12 +10,15 @@ use crate::config::{Config, ConfigError, ModelConfig};
 use crate::http::HttpDeps;
 use crate::mcp::McpServers;
 use crate::model::{ErrorClass, ModelError};
+use crate::queue::delay::SqsDelay;
+use crate::queue::scheduler::{self, SchedulerTimers, Schedules};
 use crate::queue::sqs::{SqsDeadLetters, SqsInput, SqsOutput, SqsRedelivery};
-use crate::queue::{DeadLetters, OutputSender, QueueError};
+use crate::queue::{DeadLetters, OutputSender, QueueError, TimerSender};
 use crate::rap::RapTools;
 use crate::rap::callback::CallbackDeps;
 use crate::rap::token::{CallbackKeys, CallbackTokens};
 use crate::slice::drain::Drain;
+use crate::slice::relay::Relay;
 use crate::slice::{ConfiguredAgents, Limits, Observer, Runtime, SystemClock};
 use crate::store::Store;
 use crate::store::dynamodb::DynamoStore;
@@ -52,12 +55,18 @@ pub struct Clients {
     pub dynamodb: aws_sdk_dynamodb::Client,
     /// SQS.
     pub sqs: aws_sdk_sqs::Client,
+    /// EventBridge Scheduler, where there is one.
+    pub scheduler: Option<aws_sdk_scheduler::Client>,
 }
 
 impl Clients {
     /// Clients of the environment's account, or of `AWS_ENDPOINT_URL`.
     pub fn new(shared: &SdkConfig) -> Self {
-        Self { dynamodb: aws_sdk_dynamodb::Client::new(shared), sqs: crate::queue::sqs::client(shared) }
+        Self {
+            dynamodb: aws_sdk_dynamodb::Client::new(shared),
+            sqs: crate::queue::sqs::client(shared),
+            scheduler: Some(scheduler::client(shared)),
+        }
     }
 }
 
@@ -155,6 +164,8 @@ pub struct Assembly {
     pub http: HttpDeps,
     /// To be closed at the end, where there is one.
     pub mcp: Arc<McpServers>,
+    /// For the delay queue, where there is one.
+    pub relay: Option<Relay>,
 }
 
 /// Assembles a process.
@@ -185,7 +196,17 @@ pub fn assemble(
     let http = crate::rap::http_client().map_err(|e| AssemblyError::Http(e.to_string()))?;
     let mcp = Arc::new(McpServers::new(&config, store.clone(), http.clone(), input.clone()));
     let rap = RapTools::new(config.clone(), store.clone(), tokens.clone(), http);
-    let builtins = crate::tools::builtin::all(&store).into_iter().chain(builtins).collect();
+    let delay = aws.delay_queue_url.as_ref().map(|url| SqsDelay::new(clients.sqs.clone(), url));
+    let relay = aws.delay_queue_url.as_ref().zip(delay.clone()).map(|(url, delay)| Relay {
+        queue_name: url.rsplit('/').next().unwrap_or_default().to_owned(),
+        input: input.clone(),
+        timers: Arc::new(delay),
+        dead_letters: dead_letters.clone(),
+        redelivery: Arc::new(SqsRedelivery::new(clients.sqs.clone(), url)),
+        clock: Arc::new(SystemClock),
+    });
+    let waiting = crate::tools::builtin::waiting(delay.map(|delay| timers(&config, clients, delay)));
+    let builtins = crate::tools::builtin::all(&store).into_iter().chain(waiting).chain(builtins).collect();
     let tools = AgentTools::new(config.clone(), builtins, vec![Arc::new(rap), mcp.clone()]);
     let agents = ConfiguredAgents::new(config.clone(), |model| {
         crate::model::provider(model, secrets.model_key(model)?)
@@ -203,7 +224,23 @@ pub fn assemble(
         store: store.clone(),
     };
     let http = HttpDeps { callback: CallbackDeps { store, sender: input, tokens, config } };
-    Ok(Assembly { runtime, http, mcp })
+    Ok(Assembly { runtime, http, mcp, relay })
+}
+
+/// Timers over the delay queue, and over Scheduler where it is configured.
+fn timers(config: &Config, clients: &Clients, delay: SqsDelay) -> Arc<dyn TimerSender> {
+    match config.aws.scheduler.as_ref().zip(clients.scheduler.as_ref()) {
+        Some((scheduler, client)) => {
+            let schedules = Schedules {
+                group: scheduler.group.clone(),
+                role_arn: scheduler.role_arn.clone(),
+                delay_queue_arn: scheduler.queue_arn.clone(),
+                dead_letter_arn: scheduler.dead_letter_arn.clone(),
+            };
+            Arc::new(SchedulerTimers::new(delay, client.clone(), schedules))
+        }
+        None => Arc::new(delay),
+    }
 }
 
 /// Store and input queue: all that somebody needs who only puts messages on the queue.

@@ -109,12 +109,30 @@ pub struct AwsConfig {
     pub output_queue_url: Option<String>,
     /// URL of the FIFO dead-letter queue.
     pub dead_letter_queue_url: Option<String>,
+    /// URL of the standard delay queue; absent: the tools `sleep` and `sleep_until` are not offered.
+    pub delay_queue_url: Option<String>,
+    /// EventBridge Scheduler for timers beyond 15 minutes; absent: they hop through the delay queue.
+    pub scheduler: Option<SchedulerConfig>,
     /// Where tools reach the callback: callback URLs are `{callback_base_url}/rap/{token}`.
     pub callback_base_url: String,
     /// ARN of the secret with the callback keys: `{"active":"k1","k1":"…"}`.
     pub callback_keys_secret: Option<String>,
     /// The same JSON in an environment variable of this name, where there is no secret.
     pub callback_keys_env: Option<String>,
+}
+
+/// EventBridge Scheduler. All of it is needed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SchedulerConfig {
+    /// The group in which schedules are made.
+    pub group: String,
+    /// ARN of the role under which they send to the delay queue.
+    pub role_arn: String,
+    /// ARN of the delay queue.
+    pub queue_arn: String,
+    /// ARN of the standard queue of what they could not send.
+    pub dead_letter_arn: String,
 }
 
 impl Default for Config {

@@ -15,7 +15,7 @@
 //! | [`tools`] | the `Tool` trait and the registry | `message` |
 //! | [`rap`] | the tool protocol: wire, discovery, client, tokens, callbacks | `tools`, `queue` |
 //! | [`mcp`] | tools of MCP servers, over HTTP and as processes | `tools`, `queue`, `store` |
-//! | [`queue`] | `InputSender`, `OutputSender`, `DeadLetters` over SQS | `message` |
+//! | [`queue`] | `InputSender`, `TimerSender`, `OutputSender`, `DeadLetters` over SQS and Scheduler | `message` |
 //! | [`thread`] | `HistoryManager`: load and commit around the core | `history`, `store` |
 //! | [`mod@slice`] | prepare, complete, dispatch, the SQS batch | `thread` and every port |
 //! | [`http`] | the axum router that the Lambda function and local mode serve | `rap`, `store`, `queue` |

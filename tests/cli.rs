@@ -217,6 +217,7 @@ fn the_example_configuration_is_valid_and_shows_every_field() {
     every.models.insert("claude".into(), ModelConfig::default());
     every.tool_servers.insert("weather".into(), ToolServerConfig::default());
     every.mcp_servers.insert("docs".into(), McpServerConfig::default());
+    every.aws.scheduler = config.aws.scheduler;
     let every = serde_json::to_value(every).unwrap();
     let mut missing = Vec::new();
     let mut look_for = |fields: &Value| {
@@ -233,6 +234,7 @@ fn the_example_configuration_is_valid_and_shows_every_field() {
         &every["tool_servers"]["weather"],
         &every["mcp_servers"]["docs"],
         &every["aws"],
+        &every["aws"]["scheduler"],
     ] {
         look_for(table);
     }

@@ -19,6 +19,8 @@ MUTATIONS = [
     ('"600", "900"]', '"600", "900", "30"]', "30"),
     ("      VisibilityTimeout: 120", "      VisibilityTimeout: 60", "is not the drain's timeout 60 s + 60 s"),
     ("            Queue: !GetAtt DeadLetterQueue.Arn", "            Queue: !GetAtt InputQueue.Arn", "does not drain"),
+    ("            Queue: !GetAtt DelayQueue.Arn", "            Queue: !GetAtt InputQueue.Arn", "does not forward"),
+    ("function.\n      VisibilityTimeout: !FindInMap [WorkerTimeouts, !Ref WorkerTimeout, Visibility]", "function.\n      VisibilityTimeout: 30", "does not follow"),
     ("Timeout: 29", "Timeout: 30", "outlasts the gateway"),
     ("Timeout: !Ref WorkerTimeout", "Timeout: 900", "visibility 120 s is not the worker's timeout 900 s"),
     ("DeduplicationScope: messageGroup", "DeduplicationScope: queue", "DeduplicationScope"),

@@ -1,4 +1,4 @@
-//! What stands in for Lambda's event source mapping: delivery, deletion, redelivery, timers, stopping.
+//! What stands in for Lambda's event source mapping: delivery, deletion, redelivery, stopping.
 
 #![cfg(feature = "local")]
 #![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
@@ -10,7 +10,7 @@ use aws_lambda_events::event::sqs::{SqsBatchResponse, SqsEvent, SqsMessage};
 use aws_sdk_sqs::Client;
 use aws_sdk_sqs::types::{MessageAttributeValue, QueueAttributeName};
 use dormouse::local::aws::{EmbeddedAws, EmbeddedOptions};
-use dormouse::local::poll::{DelayRoute, poll_queue, relay_delayed};
+use dormouse::local::poll::poll_queue;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
@@ -178,40 +178,5 @@ async fn a_slow_thread_does_not_hold_another() {
     stop.send(()).unwrap();
     polling.await.unwrap();
     assert_eq!(left(&client, &url).await, ("0".to_owned(), "0".to_owned()));
-    aws.stop().await;
-}
-
-#[tokio::test]
-async fn a_due_timer_reaches_its_group_and_rubbish_is_a_dead_letter() {
-    let aws = start().await;
-    let client = aws.sqs_client();
-    let route = DelayRoute {
-        delay_queue_url: aws.delay_queue_url(),
-        input_queue_url: aws.input_queue_url(),
-        dead_letter_queue_url: aws.dead_letter_queue_url(),
-    };
-    let (stop, stopped) = oneshot::channel::<()>();
-    let relay = tokio::spawn(relay_delayed(client.clone(), route, async {
-        let _ = stopped.await;
-    }));
-    let timer =
-        serde_json::json!({ "message": "{\"wake\":1}", "group_id": "t", "dedup_id": "timer-1" }).to_string();
-    for (body, delay) in [(timer.as_str(), 1), ("rubbish", 0)] {
-        let sending = client.send_message().queue_url(aws.delay_queue_url()).message_body(body);
-        sending.delay_seconds(delay).send().await.unwrap();
-    }
-    let (seen, mut records) = mpsc::unbounded_channel();
-    let polling = Loop::start(&aws, move |record| seen.send(record.clone()).is_err());
-    let record = next(&mut records).await;
-    assert_eq!(record.body.as_deref(), Some("{\"wake\":1}"));
-    assert_eq!(record.attributes["MessageGroupId"], "t");
-    assert_eq!(record.attributes["MessageDeduplicationId"], "timer-1");
-    let dead =
-        client.receive_message().queue_url(aws.dead_letter_queue_url()).wait_time_seconds(5).send().await;
-    assert_eq!(dead.unwrap().messages()[0].body(), Some("rubbish"));
-    stop.send(()).unwrap();
-    relay.await.unwrap();
-    polling.stop().await;
-    assert_eq!(left(&client, &aws.delay_queue_url()).await, ("0".to_owned(), "0".to_owned()));
     aws.stop().await;
 }

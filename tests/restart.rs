@@ -121,6 +121,31 @@ async fn a_callback_of_a_call_made_before_a_kill_is_taken_at_the_same_address_af
 }
 
 #[test]
+fn a_timer_set_before_a_kill_fires_after_it() {
+    let home = Home::new();
+    let serving = home.serve(&[]);
+    home.ok(&["send", r#"call sleep {"seconds": 3}"#, "--thread", "t1"]);
+    let set = std::time::Instant::now();
+    home.items_when("t1", |items| items.len() == 2);
+    serving.kill();
+    let before = command::items(&home.thread("t1"));
+    assert_eq!(before.len(), 2, "killed while it slept: {before:#?}");
+
+    let serving = home.serve(&[]);
+    let items = home.items_when("t1", |items| items.len() == 4);
+    assert!(set.elapsed() >= Duration::from_secs(2), "not before its time");
+    let told = [
+        "user: call sleep {\"seconds\": 3}",
+        "tool_call: sleep {\"seconds\": 3}",
+        "tool_result: The time is up: 3 seconds have passed.",
+        "assistant: result: The time is up: 3 seconds have passed.",
+    ];
+    assert_eq!(items, told);
+    assert!(serving.terminate().success());
+    assert_eq!(command::items(&home.thread("t1")).len(), 4, "nothing twice");
+}
+
+#[test]
 fn a_chat_that_is_killed_leaves_its_text_to_the_next_start() {
     let home = Home::new();
     let mut chat = home.command(&["chat", "slow 100 x"]).stdout(std::process::Stdio::null()).spawn().unwrap();

@@ -1,4 +1,4 @@
-//! The worker function: SQS batches of inputs. Thin; everything is in `slice`.
+//! The worker function: SQS batches of inputs, and of timers that are due. Thin; everything is in `slice`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,13 +22,16 @@ async fn main() -> Result<(), Error> {
     let clients = Clients::new(&shared);
     let secrets = Secrets::read(&config, &shared, ModelKeys::Read).await?;
     let assembly = assembly::assemble(config.clone(), &clients, &secrets, Vec::new(), Arc::new(NoObserver))?;
-    let runtime = assembly.runtime;
+    let (runtime, relay) = (assembly.runtime, assembly.relay);
     assembly::warm_up(&runtime, &clients, &config).await;
-    let runtime = &runtime;
+    let (runtime, relay) = (&runtime, &relay);
     lambda_runtime::run(service_fn(move |event: LambdaEvent<SqsEvent>| async move {
         let left = event.context.deadline().duration_since(std::time::SystemTime::now());
         let left = left.ok().filter(|left| !left.is_zero()).unwrap_or(FALLBACK_TIME);
-        Ok::<_, Error>(records::process_records(runtime, event.payload, Instant::now() + left).await)
+        Ok::<_, Error>(match relay {
+            Some(relay) if relay.is_source_of(&event.payload) => relay.process_records(event.payload).await,
+            _ => records::process_records(runtime, event.payload, Instant::now() + left).await,
+        })
     }))
     .await
 }

@@ -108,6 +108,43 @@ pub fn child_report(thread: &str, report: &str) -> String {
     format!("A report of the child thread {thread}:\n{report}")
 }
 
+/// How a local time that was asked for lies in its zone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LocalTime {
+    /// It comes once.
+    Once,
+    /// The clock is set forward over it.
+    Skipped,
+    /// The clock is set back over it.
+    Twice,
+    /// It had come when it was asked for.
+    Past,
+}
+
+/// A `sleep` is over.
+pub fn slept(seconds: i64) -> String {
+    match seconds {
+        1 => "The time is up: 1 second has passed.".to_owned(),
+        _ => format!("The time is up: {seconds} seconds have passed."),
+    }
+}
+
+/// A `sleep_until` is over: at `due`, where `asked` was asked for.
+pub fn slept_until(due: &str, asked: &str, zone: &str, kind: LocalTime) -> String {
+    match kind {
+        LocalTime::Once => format!("The time is up: it is {due} in {zone}."),
+        LocalTime::Skipped => format!(
+            "The time is up: it is {due} in {zone}. {asked} does not exist there, the clock was set forward: this is \
+             the first moment after the gap."
+        ),
+        LocalTime::Twice => format!(
+            "The time is up: it is {due} in {zone}. That time comes twice there, the clock is set back: this is the \
+             first of the two."
+        ),
+        LocalTime::Past => format!("The time is up: {asked} in {zone} was past already."),
+    }
+}
+
 /// What the model reads where a stored outcome has no text of its own.
 pub fn blank_outcome(outcome: &Outcome, tool: &str) -> String {
     match outcome {
@@ -137,6 +174,12 @@ mod tests {
             unknown_tool("t", &["a".into(), "b".into()]),
             bad_arguments("x"),
             late_result("t", "c", "r"),
+            slept(1),
+            slept(0),
+            slept_until("d", "a", "z", LocalTime::Once),
+            slept_until("d", "a", "z", LocalTime::Skipped),
+            slept_until("d", "a", "z", LocalTime::Twice),
+            slept_until("d", "a", "z", LocalTime::Past),
         ]
         .join("\n");
         assert_eq!(
@@ -148,7 +191,13 @@ mod tests {
              Error: t did not run: the response reached its output limit before the call was complete. Use shorter arguments or fewer calls.\n\
              Error: there is no tool \"t\". Tools: a, b.\n\
              Error: x. The tool did not run.\n\
-             [late result of t, call c, which was answered in its place before]\nr"
+             [late result of t, call c, which was answered in its place before]\nr\n\
+             The time is up: 1 second has passed.\n\
+             The time is up: 0 seconds have passed.\n\
+             The time is up: it is d in z.\n\
+             The time is up: it is d in z. a does not exist there, the clock was set forward: this is the first moment after the gap.\n\
+             The time is up: it is d in z. That time comes twice there, the clock is set back: this is the first of the two.\n\
+             The time is up: a in z was past already."
         );
     }
 }

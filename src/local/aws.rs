@@ -26,7 +26,7 @@ pub const INPUT_QUEUE: &str = "dormouse-input.fifo";
 pub const OUTPUT_QUEUE: &str = "dormouse-output";
 /// Where inputs end that were received too often.
 pub const DEAD_LETTER_QUEUE: &str = "dormouse-dead-letter.fifo";
-/// The standard queue of timers up to 15 minutes.
+/// The standard queue of timers.
 pub const DELAY_QUEUE: &str = "dormouse-delay";
 
 /// Visibility of an input: the worker's timeout with a margin, as the template sets it.

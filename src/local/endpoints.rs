@@ -74,6 +74,7 @@ impl Endpoints {
         Clients {
             dynamodb: aws_sdk_dynamodb::Client::new(&sdk_config(&self.dynamodb)),
             sqs: sqs::client(&sdk_config(&self.sqs)),
+            scheduler: None,
         }
     }
 }

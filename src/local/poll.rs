@@ -1,8 +1,7 @@
 //! What Lambda's event source mapping does, on one machine: receive, call the handler, delete what did not fail.
 //!
 //! The handler is the worker's, and gets the very event Lambda would send. This loop decides nothing about messages:
-//! it never changes their visibility (the handler does) and never looks into them. A second, smaller loop forwards due
-//! timers from the delay queue into the FIFO queue.
+//! it never changes their visibility (the handler does) and never looks into them.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -17,7 +16,6 @@ use aws_sdk_sqs::error::DisplayErrorContext;
 use aws_sdk_sqs::types::{
     DeleteMessageBatchRequestEntry, Message, MessageAttributeValue, MessageSystemAttributeName,
 };
-use serde::Deserialize;
 use tokio::task::{JoinError, JoinSet};
 
 /// Batches handled at once, so that one slow thread does not hold the others up.
@@ -31,10 +29,6 @@ const RECEIVE_PAUSE: Duration = Duration::from_secs(1);
 /// How long running batches may take to finish after a stop. Then they are dropped, as a crash would drop them: their
 /// messages come back.
 const STOP_GRACE: Duration = Duration::from_secs(10);
-/// Times a timer is tried before it is a dead letter: what the FIFO queue refuses now, it will refuse for ever.
-const MAX_FORWARDS: u32 = 10;
-/// Group in the dead-letter queue of what the delay queue could not forward.
-const UNDELIVERABLE_GROUP: &str = "delay-queue";
 
 /// Feeds a queue to `handler` until `stop` resolves, then lets running batches finish.
 ///
@@ -238,93 +232,6 @@ fn attribute(value: MessageAttributeValue) -> SqsMessageAttribute {
         data
     });
     attribute
-}
-
-/// The queues a timer passes.
-#[derive(Clone, Debug)]
-pub struct DelayRoute {
-    /// The standard queue a timer waits in.
-    pub delay_queue_url: String,
-    /// The FIFO queue it goes to when it is due.
-    pub input_queue_url: String,
-    /// The FIFO queue for what is not a timer.
-    pub dead_letter_queue_url: String,
-}
-
-/// A timer: a whole input message, and where it goes.
-#[derive(Deserialize)]
-struct Delayed {
-    message: String,
-    group_id: String,
-    dedup_id: String,
-}
-
-/// Forwards due timers, `{"message": "…", "group_id": "…", "dedup_id": "…"}`, until `stop` resolves.
-///
-/// A timer is deleted once it is in the FIFO queue; a crash between the two sends it again under the same
-/// deduplication id. What is not a timer, or was refused too often, goes to the dead-letter queue as it is.
-pub async fn relay_delayed(client: Client, route: DelayRoute, stop: impl Future<Output = ()>) {
-    let mut stop = pin!(stop);
-    loop {
-        let due = tokio::select! {
-            biased;
-            () = &mut stop => return,
-            due = receive(&client, &route.delay_queue_url) => due,
-        };
-        let handles = Handles::of(&due);
-        let mut response = SqsBatchResponse::default();
-        for message in due {
-            let message_id = message.message_id.clone().unwrap_or_default();
-            if !forward(&client, &route, message).await {
-                response.add_failure(message_id);
-            }
-        }
-        delete(&client, &route.delay_queue_url, handles.without(&response)).await;
-    }
-}
-
-/// Whether the message is where it belongs now.
-async fn forward(client: &Client, route: &DelayRoute, message: Message) -> bool {
-    let tries = message
-        .attributes
-        .as_ref()
-        .and_then(|attributes| {
-            attributes.get(&MessageSystemAttributeName::ApproximateReceiveCount)?.parse().ok()
-        })
-        .unwrap_or(1);
-    let message_id = message.message_id.unwrap_or_default();
-    let body = message.body.unwrap_or_default();
-    let (queue_url, delayed) = match serde_json::from_str::<Delayed>(&body) {
-        Ok(delayed) if tries <= MAX_FORWARDS => (&route.input_queue_url, delayed),
-        _ => {
-            tracing::error!(
-                message_id,
-                tries,
-                "a message of the delay queue is not deliverable; it is a dead letter"
-            );
-            let delayed = Delayed {
-                message: body,
-                group_id: UNDELIVERABLE_GROUP.to_owned(),
-                dedup_id: message_id.clone(),
-            };
-            (&route.dead_letter_queue_url, delayed)
-        }
-    };
-    let sent = client
-        .send_message()
-        .queue_url(queue_url)
-        .message_body(delayed.message)
-        .message_group_id(delayed.group_id)
-        .message_deduplication_id(delayed.dedup_id)
-        .send()
-        .await;
-    match sent {
-        Ok(_) => true,
-        Err(error) => {
-            tracing::warn!(message_id, error = %DisplayErrorContext(&error), "a timer could not be forwarded yet");
-            false
-        }
-    }
 }
 
 #[cfg(test)]

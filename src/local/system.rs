@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use super::aws::{EmbeddedAws, EmbeddedOptions, LocalError};
 use super::demo::DemoServer;
 use super::endpoints::{Endpoints, port_again, write_whole};
-use super::poll::{DelayRoute, poll_queue, relay_delayed};
+use super::poll::poll_queue;
 use crate::assembly::{self, Assembly, AssemblyError, Secrets};
 use crate::config::{AgentConfig, AwsConfig, Config, DEFAULT_NAME, ModelConfig, ToolServerConfig};
 use crate::http;
@@ -28,6 +28,7 @@ use crate::mcp::McpServers;
 use crate::queue::InputSender;
 use crate::rap::token::CallbackKeys;
 use crate::slice::drain::Drain;
+use crate::slice::relay::Relay;
 use crate::slice::{Observer, Runtime, records};
 use crate::store::Store;
 
@@ -151,13 +152,15 @@ impl LocalSystem {
             input_queue_url: endpoints.input_queue.clone(),
             output_queue_url: Some(endpoints.output_queue.clone()),
             dead_letter_queue_url: Some(endpoints.dead_letter_queue.clone()),
+            delay_queue_url: Some(aws.delay_queue_url()),
+            scheduler: None,
             callback_base_url: public_url.unwrap_or_else(|| endpoints.http.clone()),
             callback_keys_secret: None,
             callback_keys_env: None,
         };
         let secrets = Secrets { callback_keys, model_keys: model_keys(&config).await };
         let clients = endpoints.clients();
-        let Assembly { runtime, http: deps, mcp } =
+        let Assembly { runtime, http: deps, mcp, relay } =
             assembly::assemble(Arc::new(config), &clients, &secrets, Vec::new(), observer)?;
         if demo.is_some() && endpoints.demo != last_demo {
             forget_demo(&runtime).await;
@@ -183,12 +186,8 @@ impl LocalSystem {
             endpoints.input_queue.clone(),
             worker_stopped.clone(),
         ));
-        let route = DelayRoute {
-            delay_queue_url: aws.delay_queue_url(),
-            input_queue_url: endpoints.input_queue.clone(),
-            dead_letter_queue_url: endpoints.dead_letter_queue.clone(),
-        };
-        let relay = tokio::spawn(relay_delayed(polling.clone(), route, stopped(worker_stopped.clone())));
+        let relay =
+            tokio::spawn(forward(relay, polling.clone(), aws.delay_queue_url(), worker_stopped.clone()));
         let drain =
             tokio::spawn(drain(&runtime, polling, endpoints.dead_letter_queue.clone(), worker_stopped));
         Ok(Self {
@@ -253,6 +252,21 @@ fn work(
         async move { records::process_records(&runtime, event, Instant::now() + BATCH_TIME).await }
     };
     poll_queue(client, queue_url, handler, stopped(stop))
+}
+
+/// The worker function's other handler, on the embedded delay queue.
+async fn forward(
+    relay: Option<Relay>,
+    client: aws_sdk_sqs::Client,
+    queue_url: String,
+    stop: watch::Receiver<()>,
+) {
+    let Some(relay) = relay else { return };
+    let handler = move |event| {
+        let relay = relay.clone();
+        async move { relay.process_records(event).await }
+    };
+    poll_queue(client, queue_url, handler, stopped(stop)).await;
 }
 
 /// The drain function's handler on the embedded dead-letter queue.

@@ -1,5 +1,7 @@
-//! Queues as ports: where inputs go, where output goes, where what can never succeed goes.
+//! Queues as ports: where inputs go, now or later, where output goes, where what can never succeed goes.
 
+pub mod delay;
+pub mod scheduler;
 pub mod sqs;
 
 use async_trait::async_trait;
@@ -28,6 +30,15 @@ pub trait InputSender: Send + Sync {
     /// Sends to the group of `message`; within the queue's window a second send of `dedup` has no effect.
     /// What is too large goes by claim check.
     async fn send(&self, message: &InputMessage, dedup: &DedupId) -> Result<(), QueueError>;
+}
+
+/// Puts inputs on the FIFO queue at a later time.
+#[async_trait]
+pub trait TimerSender: Send + Sync {
+    /// Has `message` sent under `dedup` at `due_ms` (milliseconds since the epoch), soon if that is past. It may
+    /// be sent more than once and a moment late, and nothing takes it back; a second call for `dedup` does not
+    /// move it.
+    async fn schedule(&self, due_ms: i64, message: &InputMessage, dedup: &DedupId) -> Result<(), QueueError>;
 }
 
 /// Puts messages on the output queue.

@@ -12,7 +12,6 @@ use aws_sdk_sqs::Client;
 use aws_sdk_sqs::config::retry::RetryConfig;
 use aws_sdk_sqs::config::timeout::TimeoutConfig;
 use aws_sdk_sqs::error::{ProvideErrorMetadata, SdkError};
-use aws_sdk_sqs::operation::send_message::SendMessageError;
 
 use super::{DeadLetters, InputSender, MAX_INLINE_INPUT, OutputSender, Quarantined, QueueError, Redelivery};
 use crate::message::{
@@ -73,9 +72,9 @@ pub struct SqsDeadLetters {
 }
 
 #[derive(Clone)]
-struct Queue {
-    client: Client,
-    url: String,
+pub(super) struct Queue {
+    pub(super) client: Client,
+    pub(super) url: String,
 }
 
 impl SqsInput {
@@ -188,6 +187,12 @@ impl Queue {
         self.send(body, Some((group.as_str(), dedup.as_str()))).await
     }
 
+    /// To a standard queue, invisible for `seconds`.
+    pub(super) async fn send_delayed(&self, body: String, seconds: i32) -> Result<(), QueueError> {
+        let request = self.client.send_message().queue_url(&self.url).message_body(body);
+        request.delay_seconds(seconds).send().await.map(drop).map_err(classify)
+    }
+
     async fn send(&self, body: String, fifo: Option<(&str, &str)>) -> Result<(), QueueError> {
         let mut request = self.client.send_message().queue_url(&self.url).message_body(body);
         if let Some((group, dedup)) = fifo {
@@ -198,7 +203,7 @@ impl Queue {
 }
 
 /// SQS takes ids of 1 to 128 alphanumerics and punctuation. Any other thread id did not come from SQS.
-fn check_id(what: &str, id: &str) -> Result<(), QueueError> {
+pub(super) fn check_id(what: &str, id: &str) -> Result<(), QueueError> {
     if (1..=MAX_ID_CHARS).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_graphic()) {
         return Ok(());
     }
@@ -208,7 +213,7 @@ fn check_id(what: &str, id: &str) -> Result<(), QueueError> {
     )))
 }
 
-fn classify(error: SdkError<SendMessageError>) -> QueueError {
+pub(super) fn classify<E: ProvideErrorMetadata>(error: SdkError<E>) -> QueueError {
     match &error {
         SdkError::ConstructionFailure(_) => QueueError::Refused("the request could not be built".to_owned()),
         SdkError::TimeoutError(_) => QueueError::Unavailable("it did not answer in time".to_owned()),
@@ -229,7 +234,7 @@ fn classify(error: SdkError<SendMessageError>) -> QueueError {
     }
 }
 
-fn unwritable(error: serde_json::Error) -> QueueError {
+pub(super) fn unwritable(error: serde_json::Error) -> QueueError {
     QueueError::Refused(format!("the message cannot be written: {error}"))
 }
 

@@ -13,6 +13,7 @@ mod failures;
 mod poison;
 mod prepare;
 pub mod records;
+pub mod relay;
 mod synchronous;
 
 use std::sync::Arc;

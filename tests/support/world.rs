@@ -52,6 +52,8 @@ pub struct World {
     pub store: MemoryStore,
     pub model: Arc<ScriptedModel>,
     pub tools: Arc<Tools>,
+    /// The tools themselves, for a test that makes its own choice of them.
+    pub registry: Registry,
     pub input: Arc<Inbox>,
     pub output: Arc<Output>,
     pub dead: Arc<Dead>,
@@ -79,7 +81,7 @@ impl World {
         let runtime = Runtime {
             store: port,
             agents: Arc::new(OneAgent(model.clone())),
-            tools: Arc::new(registry),
+            tools: Arc::new(registry.clone()),
             input: input.clone(),
             output: output.clone(),
             dead_letters: dead.clone(),
@@ -88,7 +90,7 @@ impl World {
             clock: Arc::new(Steady),
             limits: Limits::default(),
         };
-        Self { store, model, tools, input, output, dead, delays, runtime, sequence: Arc::default() }
+        Self { store, model, tools, registry, input, output, dead, delays, runtime, sequence: Arc::default() }
     }
 
     /// With the tools that dormouse brings itself.

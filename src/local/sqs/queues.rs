@@ -20,7 +20,7 @@ use rustack_sqs_model::output::{
 
 use super::wire::{self, ApiError};
 use super::{Front, MAX_MESSAGE_BYTES};
-use crate::local::aws::{ACCOUNT_ID, REGION};
+use crate::local::aws::{ACCOUNT_ID, DELAY_QUEUE, REGION};
 use crate::local::journal::{DedupScope, QueueSpec, Redrive};
 
 pub(super) const REDRIVE_POLICY: &str = "RedrivePolicy";
@@ -62,9 +62,11 @@ impl Queue {
         self.settings.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// How long messages are kept; a FIFO queue keeps them until they are deleted.
+    /// How long messages are kept. A FIFO queue keeps them until they are deleted, and so does the delay queue: a
+    /// machine that was off for a month must still wake what slept.
     pub(super) fn retention_ms(&self) -> Option<i64> {
-        (!self.is_fifo()).then(|| self.settings.read().unwrap_or_else(PoisonError::into_inner).retention_ms)
+        (!self.is_fifo() && self.name != DELAY_QUEUE)
+            .then(|| self.settings.read().unwrap_or_else(PoisonError::into_inner).retention_ms)
     }
 }
 

@@ -4,22 +4,35 @@
 //! |---|---|
 //! | `subscriptions` | `cancel_subscription` |
 //! | `threads` | `spawn_thread`, `report_to_parent`, `close_thread`, `send_message_to_child` |
+//! | `timers` | `sleep`, `sleep_until`, `sleep_until_event_or_input` |
 
 mod subscriptions;
 mod threads;
+mod timers;
 
 use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
 
 use super::{Tool, ToolError};
+use crate::queue::TimerSender;
 use crate::store::Store;
 pub use threads::CLOSE_TOOL;
 
-/// All of them.
+/// All that need no timers.
 pub fn all(store: &Arc<dyn Store>) -> Vec<Arc<dyn Tool>> {
     let mut tools: Vec<Arc<dyn Tool>> = vec![Arc::new(subscriptions::CancelSubscription::new(store.clone()))];
     tools.extend(threads::all(store));
+    tools
+}
+
+/// Those that wait; without a way to set timers only the one that needs none.
+pub fn waiting(timers: Option<Arc<dyn TimerSender>>) -> Vec<Arc<dyn Tool>> {
+    let mut tools: Vec<Arc<dyn Tool>> = vec![Arc::new(timers::SleepUntilEventOrInput::new())];
+    if let Some(timers) = timers {
+        tools.push(Arc::new(timers::Sleep::seconds(timers.clone())));
+        tools.push(Arc::new(timers::Sleep::until(timers)));
+    }
     tools
 }
 
