@@ -793,6 +793,7 @@ async fn stored(world: &World, rows: &[&str]) {
         release: vec![],
         subscriptions: vec![],
         choices: vec![],
+        closed_choices: vec![],
         now_ms: 0,
     };
     world.store.commit(commit).await.unwrap();

@@ -83,12 +83,19 @@ impl History {
         let accepted = match (&message.content, &message.synthetic) {
             (InputContent::Text(text), None) if text.trim().is_empty() => return Accepted::Blank,
             (InputContent::Text(text), None) => {
-                self.user_input(ContentPart::text(text), message, arrival);
+                self.user_input(vec![ContentPart::text(text)], message, arrival);
                 Accepted::Ready
             }
             (InputContent::Image { data, media_type }, None) => {
                 let part = ContentPart::Image { data: data.clone(), media_type: media_type.clone() };
-                self.user_input(part, message, arrival);
+                self.user_input(vec![part], message, arrival);
+                Accepted::Ready
+            }
+            (InputContent::Parts(parts), None) if parts.iter().all(ContentPart::is_blank) => {
+                return Accepted::Blank;
+            }
+            (InputContent::Parts(parts), None) => {
+                self.user_input(parts.clone(), message, arrival);
                 Accepted::Ready
             }
             (InputContent::ToolResult(result), None) => self.result_input(result, message, arrival),
@@ -159,9 +166,9 @@ impl History {
 
     /// User text first brings in what has arrived for the open step and marks every other call of it as
     /// interrupted; parked events follow the text.
-    fn user_input(&mut self, part: ContentPart, message: &InputMessage, arrival: &Arrival) {
+    fn user_input(&mut self, parts: Vec<ContentPart>, message: &InputMessage, arrival: &Arrival) {
         self.interrupt_open_calls(arrival);
-        let body = ItemBody::User(UserItem { parts: vec![part], ..UserItem::default() });
+        let body = ItemBody::User(UserItem { parts, ..UserItem::default() });
         let mut draft = arrived(body, message, arrival);
         draft.opens_turn = true;
         self.unvalidated.push(draft);

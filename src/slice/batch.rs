@@ -10,9 +10,7 @@ use super::{
     prepare_input, run_completion,
 };
 use crate::history::Arrival;
-use crate::message::{
-    DedupId, InputContent, InputMessage, OutputKind, OutputMessage, RawJson, Synthetic, ThreadId,
-};
+use crate::message::{DedupId, InputMessage, OutputKind, OutputMessage, RawJson, Synthetic, ThreadId};
 use crate::store::Promise;
 use crate::thread::{HistoryManager, Progress};
 use crate::tools::{Registry, ToolSet};
@@ -152,7 +150,7 @@ async fn slice(
 /// Whether somebody outside caused the slice: a person or an event. A tool's result or a report is the
 /// consequence of what the thread did itself.
 fn is_outside(message: &InputMessage) -> bool {
-    let typed = matches!(message.content, InputContent::Text(_) | InputContent::Image { .. });
+    let typed = message.content.is_said();
     match &message.synthetic {
         None => typed,
         Some(Synthetic::SubscriptionEvent { .. }) => true,

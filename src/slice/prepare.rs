@@ -114,9 +114,10 @@ async fn take(
             manager.record_processed(arrival, DedupLife::Days);
             Ok(PrepareResult::Ready)
         }
-        InputContent::Text(_) | InputContent::Image { .. } | InputContent::ToolResult(_) => {
-            conversational(runtime, message, arrival, manager).await
-        }
+        InputContent::Text(_)
+        | InputContent::Image { .. }
+        | InputContent::Parts(_)
+        | InputContent::ToolResult(_) => conversational(runtime, message, arrival, manager).await,
     }
 }
 
@@ -127,8 +128,7 @@ fn found_thread(
     arrival: &Arrival,
     manager: &mut HistoryManager,
 ) -> Option<PrepareResult> {
-    let from_user = matches!(message.content, InputContent::Text(_) | InputContent::Image { .. })
-        && message.synthetic.is_none();
+    let from_user = message.content.is_said() && message.synthetic.is_none();
     if !from_user {
         return Some(dropped(manager.history().thread(), arrival, "input for an unknown thread"));
     }

@@ -11,7 +11,8 @@ use async_trait::async_trait;
 
 use super::{
     ChoiceRow, Commit, Committed, ConversationStore, DeadLetter, Expect, Loaded, Meta, ParkedInput,
-    StateStore, StoreError, Subscription, SubscriptionChange, ThreadSummary, body_digest, claim_expiry_ms,
+    StateStore, Stop, StoreError, Subscription, SubscriptionChange, ThreadSummary, body_digest,
+    claim_expiry_ms,
 };
 use crate::message::{CallId, DedupId, Epoch, Item, MessageId, RawJson, Seq, ThreadId};
 
@@ -54,6 +55,8 @@ struct Thread {
     parked: BTreeMap<String, ParkedInput>,
     attempts: BTreeMap<DedupId, u32>,
     failed: BTreeMap<MessageId, DedupId>,
+    owner: Option<String>,
+    stop: Option<Stop>,
     subscriptions: BTreeMap<CallId, bool>,
     choices: BTreeMap<CallId, ChoiceRow>,
     views: BTreeMap<String, RawJson>,
@@ -86,7 +89,10 @@ impl Thread {
                 SubscriptionChange::End(call) => self.subscriptions.insert(call.clone(), false),
             };
         }
-        let Commit { mut meta, items, dedup, park, release, choices, now_ms, .. } = commit;
+        if let Some(owner) = commit.made_for() {
+            self.owner.get_or_insert_with(|| owner.to_owned());
+        }
+        let Commit { mut meta, items, dedup, park, release, choices, closed_choices, now_ms, .. } = commit;
         if let Some(born) = &self.meta {
             // What a thread is was fixed when it was made.
             meta.root = born.root.clone();
@@ -103,6 +109,7 @@ impl Thread {
             self.parked.remove(&key);
         }
         self.parked.extend(park.into_iter().map(|parked| (parked.key.clone(), parked)));
+        self.choices.retain(|id, _| !closed_choices.contains(id));
         self.choices.extend(choices.into_iter().map(|choice| (choice.id.clone(), choice)));
     }
 }
@@ -199,7 +206,7 @@ impl ConversationStore for MemoryStore {
         let mut parked: Vec<ParkedInput> = rows.parked.values().cloned().collect();
         parked.sort_by(ParkedInput::arrival_order);
         let processed = dedup.iter().filter(|id| rows.is_processed(id, state.now_ms)).cloned().collect();
-        Ok(Loaded { meta: rows.meta.clone(), items, processed, parked })
+        Ok(Loaded { meta: rows.meta.clone(), items, processed, parked, stop: rows.stop.clone() })
     }
 
     async fn commit(&self, commit: Commit) -> Result<Committed, StoreError> {
@@ -229,6 +236,23 @@ impl ConversationStore for MemoryStore {
 
     async fn meta(&self, thread: &ThreadId) -> Result<Option<Meta>, StoreError> {
         Ok(self.of_thread(thread, |rows| rows.meta.clone()))
+    }
+
+    async fn claim_thread(&self, thread: &ThreadId, owner: &str, _now_ms: i64) -> Result<String, StoreError> {
+        let mut state = self.lock();
+        let rows = state.threads.entry(thread.clone()).or_default();
+        Ok(rows.owner.get_or_insert_with(|| owner.to_owned()).clone())
+    }
+
+    async fn list_threads_of(&self, owner: &str, limit: usize) -> Result<Vec<ThreadSummary>, StoreError> {
+        let state = self.lock();
+        let theirs = state.threads.values().filter(|rows| rows.owner.as_deref() == Some(owner));
+        let metas = theirs.filter_map(|rows| rows.meta.as_ref());
+        let mut threads: Vec<ThreadSummary> =
+            metas.filter(|meta| meta.owner.as_deref() == Some(owner)).map(ThreadSummary::from).collect();
+        threads.sort_by(ThreadSummary::newest_first);
+        threads.truncate(limit);
+        Ok(threads)
     }
 
     async fn list_threads(&self, limit: usize) -> Result<Vec<ThreadSummary>, StoreError> {
@@ -319,6 +343,19 @@ impl StateStore for MemoryStore {
         Ok(self.of_thread(thread, |rows| rows.choices.get(id).cloned()))
     }
 
+    async fn open_choices(&self, thread: &ThreadId) -> Result<Vec<ChoiceRow>, StoreError> {
+        Ok(self.of_thread(thread, |rows| rows.choices.values().cloned().collect()))
+    }
+
+    async fn request_stop(&self, thread: &ThreadId, stop: &Stop) -> Result<(), StoreError> {
+        self.lock().threads.entry(thread.clone()).or_default().stop = Some(stop.clone());
+        Ok(())
+    }
+
+    async fn stop(&self, thread: &ThreadId) -> Result<Option<Stop>, StoreError> {
+        Ok(self.of_thread(thread, |rows| rows.stop.clone()))
+    }
+
     async fn put_view(
         &self,
         thread: &ThreadId,
@@ -388,6 +425,7 @@ mod tests {
             release: Vec::new(),
             subscriptions: Vec::new(),
             choices: Vec::new(),
+            closed_choices: Vec::new(),
             now_ms: 0,
         }
     }

@@ -508,6 +508,7 @@ impl HistoryManager {
             release: plan.release.clone(),
             subscriptions: plan.subscriptions.clone(),
             choices: Vec::new(),
+            closed_choices: Vec::new(),
             now_ms,
         };
         if last_chunk {

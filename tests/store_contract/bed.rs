@@ -99,6 +99,7 @@ pub fn append(meta: &Meta, texts: &[&str]) -> Commit {
         release: Vec::new(),
         subscriptions: Vec::new(),
         choices: Vec::new(),
+        closed_choices: Vec::new(),
         now_ms: now_ms(),
     }
 }

@@ -30,7 +30,7 @@ impl DynamoStore {
     ) -> Result<Loaded, StoreError> {
         let dedup_keys: BTreeMap<Key, &DedupId> =
             dedup.iter().map(|id| (keys::dedup(thread, id), id)).collect();
-        let mut by_key: Vec<Key> = vec![keys::meta(thread)];
+        let mut by_key: Vec<Key> = vec![keys::meta(thread), keys::stop(thread)];
         by_key.extend(dedup_keys.keys().cloned());
         let (rows, parked_rows, likely_log) = futures::try_join!(
             self.get_many(by_key, BATCH_KEYS),
@@ -44,6 +44,7 @@ impl DynamoStore {
             .map(|(_, id)| id.clone())
             .collect();
         let meta = rows.get(&keys::meta(thread)).map(meta_row::read).transpose()?;
+        let stop = rows.get(&keys::stop(thread)).and_then(codec::read_stop);
         let log = match &meta {
             Some(meta) => self.item_rows(meta, by_seq(likely_log)).await?,
             // Items without META: the thread was made between the reads, and is not there yet for this one.
@@ -54,7 +55,7 @@ impl DynamoStore {
         let mut parked: Vec<ParkedInput> =
             parked_rows.iter().map(|row| codec::read_parked(row, &bodies)).collect();
         parked.sort_by(ParkedInput::arrival_order);
-        Ok(Loaded { meta, items, processed, parked })
+        Ok(Loaded { meta, items, processed, parked, stop })
     }
 
     /// Every inherited span, then the own log up to `head`, complete. What was written beyond `head` between the
