@@ -13,6 +13,14 @@ const ERROR_PREFIX: &str = "Error: ";
 /// Kind of the dedup id of a result that the runtime sends in place of a tool that could not be reached.
 pub const DISPATCH_FAILED: &str = "dispatch-failed";
 
+/// Kind of the dedup id of a result that a person gives in place of a tool that will not.
+pub const SETTLED_BY_HAND: &str = "settled-by-hand";
+
+/// Whether a result stands for one that the tool itself may still send.
+fn is_by_runtime(dedup: &DedupId) -> bool {
+    dedup.is_of_kind(DISPATCH_FAILED) || dedup.is_of_kind(SETTLED_BY_HAND)
+}
+
 /// How an input reached the thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arrival {
@@ -213,7 +221,7 @@ impl History {
         let waiting = waiting(message, arrival);
         let Some(open) = self.open_call(&result.id) else { return Accepted::Foreign };
         if let Some(first) = &open.arrived {
-            if !first.parked.dedup.is_of_kind(DISPATCH_FAILED) {
+            if !is_by_runtime(&first.parked.dedup) {
                 return Accepted::Duplicate;
             }
             // The runtime has answered in the tool's place, and that answer only waits for the step's others.
@@ -407,7 +415,7 @@ fn result_draft(open: &OpenCall) -> Option<Draft> {
         _ => Vec::new(),
     };
     // The tool may have got the call all the same: its own result is then a late one, not a duplicate.
-    let by_runtime = waiting.parked.dedup.is_of_kind(DISPATCH_FAILED);
+    let by_runtime = is_by_runtime(&waiting.parked.dedup);
     let settled_by = if by_runtime { SettledBy::Runtime } else { SettledBy::Tool };
     let failed = matches!(parts.first(), Some(ContentPart::Text(text)) if text.starts_with(ERROR_PREFIX));
     let body = ItemBody::ToolResult(ToolResultItem {

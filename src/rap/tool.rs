@@ -74,4 +74,13 @@ impl Tool for RapTool {
     async fn cancel(&self, thread: &ThreadId, call: &CallId) {
         self.client.cancel_tool_call(&self.server, thread, call).await;
     }
+
+    async fn answer_choice(
+        &self,
+        response_url: &str,
+        choice: &CallId,
+        selected: usize,
+    ) -> Result<(), ToolError> {
+        self.client.answer_choice(response_url, choice, selected).await
+    }
 }

@@ -6,7 +6,7 @@ use tracing::Instrument;
 
 use super::complete::drive;
 use super::{
-    CompletionAction, DisplayEvent, PrepareResult, Runtime, Session, SliceError, execute_action,
+    CompletionAction, DisplayEvent, PrepareResult, Runtime, Session, SliceError, choices, execute_action,
     prepare_input, run_completion,
 };
 use crate::history::Arrival;
@@ -172,9 +172,11 @@ async fn finish(
     deadline: Instant,
     cancel: &mut oneshot::Receiver<()>,
 ) -> Result<(), SliceError> {
-    for interrupted in manager.history_mut().take_interrupted_tool_calls() {
-        manager.promise(Promise::Cancel { call: interrupted.call, server: interrupted.server });
+    let interrupted = manager.history_mut().take_interrupted_tool_calls();
+    for call in &interrupted {
+        manager.promise(Promise::Cancel { call: call.call.clone(), server: call.server.clone() });
     }
+    choices::dismiss(manager, &interrupted);
     // With synchronous calls open, a slice that died goes on; what is out besides them is waited for afterwards.
     let runs = ready
         && (manager.history().is_settled() || manager.history().open_calls().any(|call| call.synchronous));
@@ -251,10 +253,9 @@ async fn send_outbox(
     manager: &mut HistoryManager,
     deadline: Instant,
 ) -> Result<(), SliceError> {
-    let needs_tools = manager
-        .owed()
-        .iter()
-        .any(|entry| matches!(entry.promise, Promise::Call { .. } | Promise::Cancel { .. }));
+    let needs_tools = manager.owed().iter().any(|entry| {
+        matches!(entry.promise, Promise::Call { .. } | Promise::Cancel { .. } | Promise::Answer { .. })
+    });
     let registry = match needs_tools {
         true => runtime.tools_of(&manager.meta().agent, &manager.meta().root).await.registry,
         false => Registry::default(),

@@ -6,7 +6,7 @@ use tokio::time::{Instant, timeout_at};
 use tracing::Instrument;
 
 use super::synchronous::invocation;
-use super::{DisplayEvent, Runtime, SliceError, dispatch_failed_id};
+use super::{DisplayEvent, Runtime, SliceError, choices, dispatch_failed_id};
 use crate::message::{
     CallId, ContentPart, DedupId, InputContent, InputMessage, ItemBody, OutputKind, OutputMessage, RawJson,
     Seq, TypedOutput, UserChoiceRequired,
@@ -70,6 +70,8 @@ async fn send(
     for result in dispatched {
         result?;
     }
+    // After the notices: a dismissal tells the tool of a call that it was told is cancelled.
+    choices::deliver(runtime, registry, manager, &owed).await?;
     for entry in owed.iter().filter(|entry| entry.promise == Promise::Release) {
         let message = InputMessage::plain(thread.clone(), InputContent::Release);
         runtime.input.send(&message, &DedupId::new(&entry.id)).await?;
@@ -139,6 +141,7 @@ async fn output(
             Some(choice) => choice,
             None => return Ok(None),
         },
+        Promise::Answer { call, .. } => choices::over(call),
         Promise::Call { .. } | Promise::Cancel { .. } | Promise::Release | Promise::Unknown(_) => {
             return Ok(None);
         }

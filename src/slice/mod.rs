@@ -5,6 +5,7 @@
 //! public function, so that an embedding can arrange them differently, as long as it keeps their order.
 
 mod batch;
+mod choices;
 mod complete;
 mod dispatch;
 pub mod drain;
@@ -13,6 +14,7 @@ mod failures;
 mod poison;
 mod prepare;
 pub mod records;
+mod stop;
 mod synchronous;
 
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! The first phase: what one input means for its thread. Asks no model and sends nothing; what must be durable
 //! is written by the barrier that follows.
 
-use super::{Runtime, SliceError};
+use super::{Runtime, SliceError, choices};
 use crate::history::{Accepted, Arrival};
 use crate::message::{
     CallId, ContentPart, InputContent, InputMessage, Synthetic, ThreadId, UserChoiceRequired,
@@ -94,9 +94,7 @@ async fn take(
             manager.record(arrival, Promise::Choice { call: choice.id.clone() }, Some(choice_row(choice)?));
             Ok(PrepareResult::UserChoiceRequired)
         }
-        InputContent::UserChoiceAnswer(_) => {
-            Ok(PrepareResult::Refused("answers to choices are not supported by this version".to_owned()))
-        }
+        InputContent::UserChoiceAnswer(answer) => Ok(choices::answer(arrival, manager, answer)),
         InputContent::ClaimCheck(_) => {
             Ok(PrepareResult::Refused("a claim check inside a claim check".to_owned()))
         }

@@ -206,7 +206,8 @@ impl ConversationStore for MemoryStore {
         let mut parked: Vec<ParkedInput> = rows.parked.values().cloned().collect();
         parked.sort_by(ParkedInput::arrival_order);
         let processed = dedup.iter().filter(|id| rows.is_processed(id, state.now_ms)).cloned().collect();
-        Ok(Loaded { meta: rows.meta.clone(), items, processed, parked, stop: rows.stop.clone() })
+        let (choices, stop) = (rows.choices.values().cloned().collect(), rows.stop.clone());
+        Ok(Loaded { meta: rows.meta.clone(), items, processed, parked, choices, stop })
     }
 
     async fn commit(&self, commit: Commit) -> Result<Committed, StoreError> {

@@ -38,6 +38,8 @@ pub struct Loaded {
     pub processed: BTreeSet<DedupId>,
     /// Inputs kept aside, in arrival order.
     pub parked: Vec<ParkedInput>,
+    /// Questions that nobody has answered yet, by call.
+    pub choices: Vec<ChoiceRow>,
     /// The last cancel request: it was for a slice before this one.
     pub stop: Option<Stop>,
 }

@@ -125,6 +125,16 @@ pub trait Tool: Send + Sync {
 
     /// Tells whoever runs `call` that nobody waits for it any more. Best effort.
     async fn cancel(&self, _thread: &ThreadId, _call: &CallId) {}
+
+    /// Tells whoever runs `choice` what the user has chosen. Called only after that is committed, at least once.
+    async fn answer_choice(
+        &self,
+        _response_url: &str,
+        _choice: &CallId,
+        _selected: usize,
+    ) -> Result<(), ToolError> {
+        Err(ToolError::Failed(format!("{} asks nobody", self.definition().name)))
+    }
 }
 
 /// Where an agent's tools come from: built in, discovered from tool servers, or both.

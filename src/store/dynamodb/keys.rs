@@ -38,6 +38,8 @@ pub(super) const ATTEMPTS: &str = "A#";
 pub(super) const VIEW: &str = "V#";
 /// Open choices.
 pub(super) const CHOICE: &str = "Q#";
+/// Sorts behind every choice, and before every other kind of row.
+pub(super) const BEHIND_CHOICES: &str = "Q$";
 /// Items of a log.
 pub(super) const ITEM: &str = "I#";
 

@@ -32,9 +32,9 @@ impl DynamoStore {
             dedup.iter().map(|id| (keys::dedup(thread, id), id)).collect();
         let mut by_key: Vec<Key> = vec![keys::meta(thread), keys::stop(thread)];
         by_key.extend(dedup_keys.keys().cloned());
-        let (rows, parked_rows, likely_log) = futures::try_join!(
+        let (rows, waiting_rows, likely_log) = futures::try_join!(
             self.get_many(by_key, BATCH_KEYS),
-            self.query(keys::thread_pk(thread), Range::Prefix(keys::PARKED)),
+            self.query(keys::thread_pk(thread), Range::Waiting),
             self.query(keys::log_pk(thread, LIKELY_EPOCH), Range::Prefix(keys::ITEM)),
         )?;
         let now_ms = self.now_ms();
@@ -50,12 +50,16 @@ impl DynamoStore {
             // Items without META: the thread was made between the reads, and is not there yet for this one.
             None => Vec::new(),
         };
-        let bodies = self.bodies_of(log.iter().map(|(_, row)| row).chain(&parked_rows)).await?;
+        let bodies = self.bodies_of(log.iter().map(|(_, row)| row).chain(&waiting_rows)).await?;
         let items: Vec<Item> = log.iter().map(|(seq, row)| codec::read_item(*seq, row, &bodies)).collect();
+        let (choice_rows, parked_rows): (Vec<&Row>, Vec<&Row>) = waiting_rows
+            .iter()
+            .partition(|row| codec::text(row, keys::SK).is_some_and(|sk| sk.starts_with(keys::CHOICE)));
+        let choices = choice_rows.into_iter().filter_map(|row| codec::read_choice(row, &bodies)).collect();
         let mut parked: Vec<ParkedInput> =
-            parked_rows.iter().map(|row| codec::read_parked(row, &bodies)).collect();
+            parked_rows.into_iter().map(|row| codec::read_parked(row, &bodies)).collect();
         parked.sort_by(ParkedInput::arrival_order);
-        Ok(Loaded { meta, items, processed, parked, stop })
+        Ok(Loaded { meta, items, processed, parked, choices, stop })
     }
 
     /// Every inherited span, then the own log up to `head`, complete. What was written beyond `head` between the

@@ -56,6 +56,7 @@ impl Rows {
             items: self.items.clone(),
             processed: BTreeSet::new(),
             parked,
+            choices: Vec::new(),
             stop: None,
         };
         History::new(thread(), loaded)
