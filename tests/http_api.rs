@@ -12,10 +12,13 @@ use std::sync::Arc;
 use dormouse::config::Config;
 use dormouse::http::auth::Tokens;
 use dormouse::http::{Access, HttpDeps, router};
-use dormouse::message::{DedupId, InputContent, InputMessage, ThreadId};
+use dormouse::message::{
+    CallId, DedupId, InputContent, InputMessage, ThreadId, UserChoiceAnswer, UserChoiceRequired,
+};
 use dormouse::model::scripted::{ScriptedEvent, ScriptedModel};
 use dormouse::rap::CallbackDeps;
-use dormouse::store::Store;
+use dormouse::store::{StateStore, Store};
+use dormouse::tools::ToolError;
 use serde_json::{Value, json};
 use support::{Outbox, StoreDown, tokens};
 use world::{Delivery, World};
@@ -307,4 +310,194 @@ async fn the_description_is_served() {
     let front = Front::new(Access::Closed, vec![]).await;
     let (status, document) = front.get("/openapi.json").await;
     assert_eq!((status, document["openapi"].as_str()), (200, Some("3.1.0")));
+}
+
+/// A thread whose tool has asked the user something, and the call that asks.
+async fn asking(access: Access, model: Vec<Vec<ScriptedEvent>>) -> (Front, CallId) {
+    let call = vec![ScriptedEvent::call("", "echo", "{}"), ScriptedEvent::End("tool_use".into())];
+    let front = Front::new(access, [vec![call], model].concat()).await;
+    front.world.done(&front.world.user("go")).await;
+    let call = front.world.pending().await.remove(0);
+    front.world.done(&front.world.message(&question(&call))).await;
+    (front, call)
+}
+
+fn question(call: &CallId) -> InputMessage {
+    let choice = UserChoiceRequired {
+        id: call.clone(),
+        call_id: None,
+        prompt: "Drop?".into(),
+        choices: vec!["Drop".into(), "Keep".into()],
+        default: 1,
+        response_url: "https://b.example/answer".into(),
+    };
+    InputMessage::plain(ThreadId::from(world::THREAD), InputContent::UserChoiceRequired(choice))
+}
+
+fn answers(front: &Front) -> Vec<(String, CallId, usize)> {
+    front.world.tools.answered.lock().unwrap().clone()
+}
+
+fn kinds(front: &Front) -> Vec<String> {
+    let sent = front.world.output.sent.lock().unwrap().clone();
+    let kind = |message: &dormouse::message::OutputMessage| -> Value {
+        serde_json::from_str(&message.to_body().unwrap()).unwrap()
+    };
+    sent.iter().map(|message| kind(message)["type"].as_str().unwrap_or("text").to_owned()).collect()
+}
+
+const HERE: &str = "/threads/th-1";
+
+#[tokio::test]
+async fn rap44_a_choice_is_answered_once_and_what_comes_later_is_refused() {
+    let (front, call) = asking(Access::Loopback, vec![say("kept")]).await;
+    let (status, open) = front.get(&format!("{HERE}/choices")).await;
+    let shown = json!([{"choice_id": call, "prompt": "Drop?", "choices": ["Drop", "Keep"], "default": 1}]);
+    assert_eq!((status, &open["choices"]), (200, &shown));
+    let path = format!("{HERE}/choices/{call}");
+    for bad in [json!({"selected": 2}), json!({"selected": -1}), json!({"selected": "Drop"}), json!({})] {
+        assert_eq!(front.post(&path, bad.clone()).await.0, 400, "{bad}");
+    }
+    assert_eq!(front.post(&format!("{HERE}/choices/c-none"), json!({"selected": 0})).await.0, 404);
+    assert_eq!(front.queued(), vec![]);
+
+    let (status, queued) = front.post(&path, json!({"selected": 0})).await;
+    assert_eq!(status, 202, "{queued}");
+    front.work().await;
+    let once = vec![("https://b.example/answer".to_owned(), call.clone(), 0)];
+    assert_eq!(answers(&front), once);
+    assert_eq!(kinds(&front).last().map(String::as_str), Some("user_choice_complete"));
+    assert_eq!(front.world.pending().await, vec![call.clone()], "the tool still works on it");
+    assert_eq!(front.get(&format!("{HERE}/choices")).await.1, json!({"choices": []}));
+    assert_eq!(front.post(&path, json!({"selected": 1})).await.0, 404);
+
+    // Straight from the queue as well: under the same id nothing happens, under another the user is told.
+    let again = UserChoiceAnswer { id: call.clone(), selected: Some(1) };
+    let again = InputMessage::plain(ThreadId::from(world::THREAD), InputContent::UserChoiceAnswer(again));
+    let dedup = queued["dedup_id"].as_str().unwrap().to_owned();
+    front.world.done(&Delivery { dedup, ..front.world.message(&again) }).await;
+    let told = front.world.output.texts().len();
+    front.world.done(&front.world.message(&again)).await;
+    assert_eq!(answers(&front), once);
+    assert_eq!(front.world.output.texts().len(), told + 1);
+    assert_eq!(kinds(&front).last().map(String::as_str), Some("error"));
+    front.world.done(&front.world.result(&call, "dropped")).await;
+    assert_eq!(front.world.story().await.last().unwrap(), "assistant: kept");
+}
+
+#[tokio::test]
+async fn rap44_a_dismissed_choice_and_an_interrupted_call_post_the_default() {
+    let (front, call) = asking(Access::Loopback, vec![]).await;
+    assert_eq!(front.post(&format!("{HERE}/choices/{call}"), json!({"selected": null})).await.0, 202);
+    front.work().await;
+    assert_eq!(answers(&front), [("https://b.example/answer".to_owned(), call, 1)]);
+
+    let (front, call) = asking(Access::Loopback, vec![say("stopped")]).await;
+    front.world.done(&front.world.user("stop")).await;
+    assert_eq!(answers(&front), [("https://b.example/answer".to_owned(), call.clone(), 1)]);
+    assert_eq!(*front.world.tools.cancelled.lock().unwrap(), [call.clone()]);
+    assert!(kinds(&front).contains(&"user_choice_complete".to_owned()));
+    assert!(front.world.store.open_choices(&ThreadId::from(world::THREAD)).await.unwrap().is_empty());
+    assert_eq!(front.post(&format!("{HERE}/choices/{call}"), json!({"selected": 0})).await.0, 404);
+}
+
+#[tokio::test]
+async fn rap44_an_answer_that_does_not_get_through_is_an_error_that_the_model_reads() {
+    let (front, call) = asking(Access::Loopback, vec![say("it is gone")]).await;
+    *front.world.tools.failures.lock().unwrap() = vec![ToolError::Failed("status 410".into())];
+    assert_eq!(front.post(&format!("{HERE}/choices/{call}"), json!({"selected": 0})).await.0, 202);
+    front.work().await;
+    front.world.settle().await;
+    let story = front.world.story().await;
+    assert_eq!(story[2..], ["result: Error: status 410", "assistant: it is gone"]);
+}
+
+#[tokio::test]
+async fn i4_an_answer_whose_post_died_is_posted_again_and_a_question_of_a_settled_call_is_over() {
+    let (front, call) = asking(Access::Loopback, vec![say("done"), say("more")]).await;
+    let answer = UserChoiceAnswer { id: call.clone(), selected: Some(0) };
+    let answer = InputMessage::plain(ThreadId::from(world::THREAD), InputContent::UserChoiceAnswer(answer));
+    let delivery = front.world.message(&answer);
+    // The output queue refuses: the commit is made, and nothing after it.
+    *front.world.output.failures.lock().unwrap() = 1;
+    assert_eq!(front.world.deliver(std::slice::from_ref(&delivery)).await, [delivery.message_id.clone()]);
+    assert_eq!(answers(&front), []);
+    front.world.done(&delivery.again()).await;
+    assert_eq!(answers(&front), [("https://b.example/answer".to_owned(), call, 0)]);
+
+    let (front, call) = asking(Access::Loopback, vec![say("done")]).await;
+    front.world.done(&front.world.result(&call, "never mind")).await;
+    assert_eq!(front.get(&format!("{HERE}/choices")).await.1, json!({"choices": []}));
+    assert!(front.world.store.open_choices(&ThreadId::from(world::THREAD)).await.unwrap().is_empty());
+    assert_eq!(answers(&front), []);
+}
+
+#[tokio::test]
+async fn choices_calls_and_cancelling_are_the_owner_s_alone() {
+    let (front, call) = asking(bearer(), vec![]).await;
+    let bob = front.of(BOB);
+    for status in [
+        bob.get(&format!("{HERE}/choices")).await.0,
+        bob.get(&format!("{HERE}/pending")).await.0,
+        bob.post(&format!("{HERE}/cancel"), json!({})).await.0,
+        bob.post(&format!("{HERE}/choices/{call}"), json!({"selected": 0})).await.0,
+        bob.post(&format!("{HERE}/pending/{call}/settle"), json!({})).await.0,
+    ] {
+        assert_eq!(status, 404);
+    }
+    assert_eq!(front.post(&format!("{HERE}/cancel"), json!({})).await.0, 401);
+    assert_eq!(front.queued(), vec![]);
+}
+
+#[tokio::test]
+async fn a_running_response_is_cancelled_and_what_was_said_is_kept() {
+    let slow = vec![
+        ScriptedEvent::Text("it was a dark".into()),
+        ScriptedEvent::DelayMs(60_000),
+        ScriptedEvent::Text(" and stormy night".into()),
+        ScriptedEvent::End("end_turn".into()),
+    ];
+    let front = Front::new(Access::Loopback, vec![say("hello"), slow, say("gladly")]).await;
+    front.world.done(&front.world.user("hi")).await;
+    // Of a thread that sleeps there is nothing to cancel; its next response is not meant.
+    assert_eq!(
+        front.post(&format!("{HERE}/cancel"), json!({})).await,
+        (202, json!({"thread_id": "th-1", "head": 3}))
+    );
+    let started = std::time::Instant::now();
+    let (world, story) = (front.world.clone(), front.world.user("tell me a story"));
+    let running = tokio::spawn(async move { world.deliver(&[story]).await });
+    tokio::time::sleep(std::time::Duration::from_millis(1_500)).await;
+    assert!(!running.is_finished(), "an old request stopped it");
+    assert_eq!(front.post(&format!("{HERE}/cancel"), json!({})).await.0, 202);
+    assert_eq!(running.await.unwrap(), Vec::<String>::new());
+    assert!(started.elapsed() < std::time::Duration::from_secs(20));
+    assert_eq!(front.world.story().await[2..], ["user: tell me a story", "assistant: it was a dark"]);
+    let texts = front.world.output.texts();
+    assert!(texts.iter().any(|text| text == "it was a dark") && texts.last().unwrap().starts_with("Stopped"));
+    front.world.done(&front.world.user("go on")).await;
+    assert_eq!(front.world.story().await.last().unwrap(), "assistant: gladly");
+    assert_eq!(front.post("/threads/none/cancel", json!({})).await.0, 404);
+}
+
+#[tokio::test]
+async fn a_pending_call_is_settled_by_hand_and_its_late_result_is_a_note() {
+    let call = vec![ScriptedEvent::call("", "echo", "{}"), ScriptedEvent::End("tool_use".into())];
+    let front = Front::new(Access::Loopback, vec![call, say("then not")]).await;
+    front.world.done(&front.world.user("go")).await;
+    let call = front.world.pending().await.remove(0);
+    let (_, pending) = front.get(&format!("{HERE}/pending")).await;
+    let shown =
+        json!([{"call_id": call, "seq": 2, "name": "echo", "parked": false, "since_ms": world::NOW_MS}]);
+    assert_eq!(pending["pending"], shown);
+    let path = format!("{HERE}/pending/{call}/settle");
+    assert_eq!(front.post(&path, json!({"reason": "x".repeat(3_000)})).await.0, 400);
+    assert_eq!(front.post(&format!("{HERE}/pending/c-none/settle"), json!({})).await.0, 404);
+    assert_eq!(front.post(&path, json!({"reason": "the server is gone"})).await.0, 202);
+    front.work().await;
+    front.world.done(&front.world.result(&call, "late")).await;
+    let story = front.world.story().await;
+    assert_eq!(story[2..4], ["result: Error: the server is gone", "assistant: then not"]);
+    assert!(story[4].starts_with("user: [late result of echo"), "{story:?}");
+    assert_eq!(front.post(&path, json!({})).await.0, 404);
 }

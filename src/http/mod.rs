@@ -9,12 +9,16 @@
 //! |---|---|
 //! | `callback` | `POST /rap/{token}`; its path holds a token and is never logged |
 //! | `threads` | messages in, threads out |
+//! | `choices` | questions of tools, and their answers |
+//! | `calls` | ending a response, and the calls that a thread waits for |
 //! | `auth` | who asks, and which threads are theirs |
 //! | `openapi` | the description of all of it |
 
 pub mod auth;
 mod body;
 mod callback;
+mod calls;
+mod choices;
 mod openapi;
 mod threads;
 
@@ -28,6 +32,7 @@ use crate::rap::callback::CallbackDeps;
 use crate::store::StoreError;
 
 pub use auth::Access;
+pub use calls::{settled_by_hand, waiting_since};
 
 /// Header by which a sender says that two POSTs are one.
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
@@ -52,6 +57,11 @@ fn routes() -> Vec<(&'static str, &'static str, MethodRouter<HttpDeps>)> {
         ("get", "/threads", get(threads::list)),
         ("get", "/threads/{id}", get(threads::show)),
         ("post", "/threads/{id}/messages", post(threads::send)),
+        ("get", "/threads/{id}/choices", get(choices::list)),
+        ("post", "/threads/{id}/choices/{choice_id}", post(choices::answer)),
+        ("post", "/threads/{id}/cancel", post(calls::cancel)),
+        ("get", "/threads/{id}/pending", get(calls::pending)),
+        ("post", "/threads/{id}/pending/{call_id}/settle", post(calls::settle)),
     ]
 }
 
