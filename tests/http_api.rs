@@ -395,7 +395,7 @@ async fn rap44_a_dismissed_choice_and_an_interrupted_call_post_the_default() {
     let (front, call) = asking(Access::Loopback, vec![say("stopped")]).await;
     front.world.done(&front.world.user("stop")).await;
     assert_eq!(answers(&front), [("https://b.example/answer".to_owned(), call.clone(), 1)]);
-    assert_eq!(*front.world.tools.cancelled.lock().unwrap(), [call.clone()]);
+    assert_eq!(*front.world.tools.cancelled.lock().unwrap(), std::slice::from_ref(&call));
     assert!(kinds(&front).contains(&"user_choice_complete".to_owned()));
     assert!(front.world.store.open_choices(&ThreadId::from(world::THREAD)).await.unwrap().is_empty());
     assert_eq!(front.post(&format!("{HERE}/choices/{call}"), json!({"selected": 0})).await.0, 404);
@@ -420,7 +420,10 @@ async fn i4_an_answer_whose_post_died_is_posted_again_and_a_question_of_a_settle
     let delivery = front.world.message(&answer);
     // The output queue refuses: the commit is made, and nothing after it.
     *front.world.output.failures.lock().unwrap() = 1;
-    assert_eq!(front.world.deliver(std::slice::from_ref(&delivery)).await, [delivery.message_id.clone()]);
+    assert_eq!(
+        front.world.deliver(std::slice::from_ref(&delivery)).await,
+        std::slice::from_ref(&delivery.message_id)
+    );
     assert_eq!(answers(&front), []);
     front.world.done(&delivery.again()).await;
     assert_eq!(answers(&front), [("https://b.example/answer".to_owned(), call, 0)]);
@@ -500,4 +503,27 @@ async fn a_pending_call_is_settled_by_hand_and_its_late_result_is_a_note() {
     assert_eq!(story[2..4], ["result: Error: the server is gone", "assistant: then not"]);
     assert!(story[4].starts_with("user: [late result of echo"), "{story:?}");
     assert_eq!(front.post(&path, json!({})).await.0, 404);
+}
+
+#[tokio::test]
+async fn the_configuration_opens_nothing_to_others_without_tokens() {
+    use dormouse::assembly::{Reach, access};
+    use dormouse::config::{HttpAuth, HttpConfig};
+    let with = async |auth, tokens_env: Option<&str>, reach| {
+        let http = HttpConfig { auth, tokens_env: tokens_env.map(str::to_owned), tokens_secret: None };
+        let config = Config { http, ..Config::default() };
+        let access = access(&config, &aws_config::SdkConfig::builder().build(), reach).await;
+        access.map_err(|e| e.to_string())
+    };
+    assert!(matches!(with(None, None, Reach::Loopback).await, Ok(Access::Loopback)));
+    assert!(matches!(with(None, None, Reach::Network).await, Ok(Access::Closed)));
+    let error = with(Some(HttpAuth::None), None, Reach::Network).await.err().unwrap();
+    assert!(error.contains("http.auth"), "{error}");
+    for reach in [Reach::Loopback, Reach::Network] {
+        let error = with(Some(HttpAuth::Bearer), None, reach).await.err().unwrap();
+        assert!(error.contains("http.tokens_secret"), "{error}");
+        // Any variable that is set but holds no tokens.
+        let error = with(Some(HttpAuth::Bearer), Some("CARGO_MANIFEST_DIR"), reach).await.err().unwrap();
+        assert!(error.contains("http.tokens_env") && !error.contains("/"), "{error}");
+    }
 }
