@@ -338,7 +338,7 @@ impl HistoryManager {
     }
 
     /// Ends a question with the next commit; one that this slice has opened is then never written. A commit has room
-    /// for [`MAX_CHOICES`]: a row that stays behind is of a call that has its result, and so is no open question.
+    /// for ten: a row that stays behind is of a call that has its result, and so is no open question.
     pub fn close_choice(&mut self, call: &CallId) {
         let opened = self.choices.len();
         self.choices.retain(|choice| &choice.id != call);
