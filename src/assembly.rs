@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use aws_config::SdkConfig;
 
-use crate::config::{Config, ConfigError, ModelConfig};
-use crate::http::HttpDeps;
+use crate::config::{Config, ConfigError, HttpAuth, ModelConfig};
+use crate::http::auth::Tokens;
+use crate::http::{Access, HttpDeps};
 use crate::mcp::McpServers;
 use crate::model::{ErrorClass, ModelError};
 use crate::queue::delay::SqsDelay;
@@ -149,6 +150,52 @@ pub fn keys(json: &str) -> Result<CallbackKeys, AssemblyError> {
     CallbackKeys::from_json(json).map_err(|e| AssemblyError::Keys(e.to_string()))
 }
 
+/// Where the HTTP front can be reached from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// This machine alone.
+    Loopback,
+    /// Other machines.
+    Network,
+}
+
+/// Who may use the thread routes, by the configuration.
+///
+/// # Errors
+/// Tokens that cannot be read or are too weak, or no authentication where others can reach the routes.
+pub async fn access(config: &Config, shared: &SdkConfig, reach: Reach) -> Result<Access, AssemblyError> {
+    let http = &config.http;
+    match (http.auth, reach) {
+        (None | Some(HttpAuth::None), Reach::Loopback) => return Ok(Access::Loopback),
+        (None, Reach::Network) => return Ok(Access::Closed),
+        (Some(HttpAuth::None), Reach::Network) => {
+            let problem = "is \"none\", but others can reach this address; leave it out, or set \"bearer\"";
+            return Err(ConfigError::field("http.auth", problem).into());
+        }
+        (Some(HttpAuth::Bearer), Reach::Loopback | Reach::Network) => {}
+    }
+    let (field, json) = match (&http.tokens_secret, &http.tokens_env) {
+        (Some(arn), _) => {
+            let field = "http.tokens_secret";
+            let read = secret(&aws_sdk_secretsmanager::Client::new(shared), arn).await;
+            let error = |reason| AssemblyError::Secret { field: field.to_owned(), arn: arn.clone(), reason };
+            (field, read.map_err(error)?)
+        }
+        (None, Some(name)) => {
+            let field = "http.tokens_env";
+            let unset = |_| ConfigError::field(field, format!("the variable {name} is not set"));
+            (field, std::env::var(name).map_err(unset)?)
+        }
+        (None, None) => {
+            return Err(
+                ConfigError::field("http.tokens_secret", "is missing, and so is http.tokens_env").into()
+            );
+        }
+    };
+    let tokens = Tokens::from_json(&json).map_err(|problem| ConfigError::field(field, problem))?;
+    Ok(Access::Bearer(tokens))
+}
+
 async fn secret(client: &aws_sdk_secretsmanager::Client, arn: &str) -> Result<String, String> {
     use aws_sdk_secretsmanager::error::ProvideErrorMetadata;
     let value = client.get_secret_value().secret_id(arn).send().await;
@@ -160,7 +207,7 @@ async fn secret(client: &aws_sdk_secretsmanager::Client, arn: &str) -> Result<St
 pub struct Assembly {
     /// For slices.
     pub runtime: Runtime,
-    /// For the router.
+    /// For the router. Its thread routes are closed until [`access`] says who may use them.
     pub http: HttpDeps,
     /// To be closed at the end, where there is one.
     pub mcp: Arc<McpServers>,
@@ -223,7 +270,8 @@ pub fn assemble(
         limits: Limits::default(),
         store: store.clone(),
     };
-    let http = HttpDeps { callback: CallbackDeps { store, sender: input, tokens, config } };
+    let callback = CallbackDeps { store, sender: input, tokens, config };
+    let http = HttpDeps { callback, access: Access::Closed };
     Ok(Assembly { runtime, http, mcp, relay })
 }
 

@@ -40,6 +40,8 @@ pub struct Config {
     pub allow_http_hosts: Vec<String>,
     /// Whether tool servers are told `metadata.user_id`.
     pub send_user_id: bool,
+    /// Who may use the thread routes of the HTTP API.
+    pub http: HttpConfig,
     /// Names of AWS resources.
     pub aws: AwsConfig,
 }
@@ -97,6 +99,28 @@ pub struct ToolServerConfig {
     pub manifest_sha256: Option<String>,
 }
 
+/// Who may use the thread routes of the HTTP API.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct HttpConfig {
+    /// Absent: whoever is on the machine where `dormouse` serves its loopback, and nobody anywhere else.
+    pub auth: Option<HttpAuth>,
+    /// ARN of the secret with the bearer tokens by principal: `{"ann":"…","bob":"…"}`.
+    pub tokens_secret: Option<String>,
+    /// The same JSON in an environment variable of this name, where there is no secret.
+    pub tokens_env: Option<String>,
+}
+
+/// How whoever asks is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HttpAuth {
+    /// Not at all: for a machine's own loopback alone.
+    None,
+    /// By a bearer token, which stands for a principal.
+    Bearer,
+}
+
 /// Names of AWS resources.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -145,6 +169,7 @@ impl Default for Config {
             mcp_servers: BTreeMap::new(),
             allow_http_hosts: Vec::new(),
             send_user_id: false,
+            http: HttpConfig::default(),
             aws: AwsConfig::default(),
         }
     }
@@ -256,6 +281,11 @@ impl Config {
 
     /// Checks what types alone cannot say.
     pub fn check(&self) -> Result<(), ConfigError> {
+        let tokens = self.http.tokens_secret.as_ref().or(self.http.tokens_env.as_ref());
+        if self.http.auth == Some(HttpAuth::Bearer) && tokens.is_none() {
+            let problem = "is missing, and so is http.tokens_env; `auth = \"bearer\"` needs one of them";
+            return Err(ConfigError::field("http.tokens_secret", problem));
+        }
         for (name, server) in &self.tool_servers {
             if server.serial {
                 let problem = "is not supported by this version: calls of one step go out together";

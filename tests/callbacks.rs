@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use dormouse::config::{Config, ToolServerConfig};
-use dormouse::http::{HttpDeps, router};
+use dormouse::http::{Access, HttpDeps, router};
 use dormouse::message::{
     CallId, ContentPart, DedupId, Epoch, ImageData, InputContent, InputMessage, Seq, Synthetic, ThreadId,
     ToolResultInput,
@@ -68,7 +68,7 @@ impl World {
         };
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
-        let router = router(HttpDeps { callback });
+        let router = router(HttpDeps { callback, access: Access::Closed });
         let app = router.clone();
         tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
         Self { url, store, outbox, http: reqwest::Client::new(), router }
@@ -136,6 +136,7 @@ async fn seed(store: &MemoryStore, thread: &str, closed: bool) {
         choices: vec![],
         children: vec![],
         open_children: 0,
+        closed_choices: vec![],
         now_ms: 0,
     };
     assert_eq!(store.commit(commit).await.unwrap(), Committed::Done);

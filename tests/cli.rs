@@ -240,3 +240,22 @@ fn the_example_configuration_is_valid_and_shows_every_field() {
     }
     assert_eq!(missing, Vec::<String>::new(), "fields that the example does not show");
 }
+
+#[test]
+fn a_call_that_waits_is_listed_and_settled_by_hand() {
+    let home = Home::new();
+    let _serving = home.serve(&[]);
+    home.ok(&["send", r#"call srv_slow {"ms":50000}"#, "-t", "t1"]);
+    home.items_when("t1", |items| items.len() == 2);
+    assert_eq!(home.ok(&["pending"]), "", "nothing has waited for an hour");
+    let table = home.ok(&["pending", "--older", "0s"]);
+    let cells: Vec<&str> = table.lines().nth(1).unwrap().split_whitespace().collect();
+    assert_eq!(&cells[1..3], ["t1", "srv_slow"], "{table}");
+    let ran = home.run(&["pending", "-t", "t1", "--settle", "c-none"]);
+    assert_eq!(ran.code, Some(2), "{ran:?}");
+    let settled = home.ok(&["pending", "-t", "t1", "--settle", cells[0], "--reason", "it is gone"]);
+    assert_eq!(settled, format!("{} t1 settled", cells[0]));
+    let items = home.items_when("t1", |items| items.len() == 4);
+    assert_eq!(items[2..], ["tool_result: Error: it is gone", "assistant: result: Error: it is gone"]);
+    assert_eq!(home.ok(&["pending", "--older", "0s"]), "");
+}

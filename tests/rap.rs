@@ -14,7 +14,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use async_trait::async_trait;
 use axum::http::StatusCode;
 use dormouse::config::{AgentConfig, Config, ToolServerConfig};
-use dormouse::http::{HttpDeps, router};
+use dormouse::http::{Access, HttpDeps, router};
 use dormouse::message::{CallId, ContentPart, InputContent, InputMessage, Seq, ThreadId};
 use dormouse::rap::discovery::MANIFEST_TTL;
 use dormouse::rap::wire::{Callback, Manifest, Payload};
@@ -624,6 +624,7 @@ async fn f62_the_demo_servers_results_come_back_as_inputs() {
         release: vec![],
         subscriptions: vec![],
         choices: vec![],
+        closed_choices: vec![],
         now_ms: 0,
     };
     store.commit(commit).await.unwrap();
@@ -638,7 +639,7 @@ async fn f62_the_demo_servers_results_come_back_as_inputs() {
         tokens: tokens.clone(),
         config: config.clone(),
     };
-    let app = router(HttpDeps { callback });
+    let app = router(HttpDeps { callback, access: Access::Closed });
     tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
 
     let rap = Arc::new(RapTools::new(config.clone(), Arc::new(store), tokens, http_client().unwrap()));

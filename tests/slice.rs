@@ -795,6 +795,7 @@ async fn stored(world: &World, rows: &[&str]) {
         choices: vec![],
         children: vec![],
         open_children: 0,
+        closed_choices: vec![],
         now_ms: 0,
     };
     world.store.commit(commit).await.unwrap();

@@ -89,6 +89,9 @@ contract! {
     commits_that_break_a_rule_are_refused_before_they_are_sent,
     odd_ids_neither_meet_nor_fail,
     threads_are_listed_newest_first,
+    a_name_is_whose_who_claims_it_first_and_threads_are_listed_by_owner,
+    i2_a_choice_is_closed_by_the_commit_that_answers_it,
+    the_last_cancel_request_is_loaded_with_its_thread,
 }
 
 table_contract! {

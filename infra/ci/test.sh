@@ -53,6 +53,9 @@ export DORMOUSE_TEST_MCP_TIME="$DORMOUSE_MCP/mcp-server-time"
 export DORMOUSE_TEST_MCP_EXCEL="$DORMOUSE_MCP/excel-mcp-server"
 cargo test --no-fail-fast
 
+step "the HTTP API, against its description"
+bash infra/ci/http.sh
+
 if [[ "${1:-}" == quick ]]; then
   printf '\nSKIPPED: the Lambda build and the deployed stack (quick)\n'
   exit 0

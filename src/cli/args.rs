@@ -91,6 +91,14 @@ Replies are messages on the output queue.")]
     Show(ShowArgs),
     /// List conversations, newest first
     Threads,
+    /// List calls that have waited long for a result; with --settle, give one an error for a result
+    #[command(after_help = "\
+Examples:
+  dormouse pending --older 2h
+  dormouse pending --thread t1 --settle c0-4-abcdefghijkl --reason 'the build server is gone'
+
+The model reads the error and goes on. If the tool answers all the same, its result is kept as a note.")]
+    Pending(PendingArgs),
     /// List dead letters; with IDs, send them again
     #[command(after_help = "\
 A dead letter is a message that can never be processed, or that no worker finished. It is kept until it is sent
@@ -190,6 +198,23 @@ pub struct ShowArgs {
     /// Everything as one JSON object, for scripts
     #[arg(long)]
     pub json: bool,
+}
+
+/// `dormouse pending`.
+#[derive(Debug, ClapArgs)]
+pub struct PendingArgs {
+    /// Only calls that have waited at least so long: 90s, 10m, 2h
+    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = duration)]
+    pub older: Duration,
+    /// Only this conversation
+    #[arg(long, short, value_name = "THREAD")]
+    pub thread: Option<String>,
+    /// The call to settle
+    #[arg(long, value_name = "CALL", requires = "thread")]
+    pub settle: Option<String>,
+    /// What the model reads
+    #[arg(long, value_name = "TEXT", requires = "settle")]
+    pub reason: Option<String>,
 }
 
 /// `dormouse redrive`.

@@ -97,6 +97,7 @@ pub fn consent_urls(meta: &Meta) -> Vec<String> {
             | Promise::Reply { .. }
             | Promise::Notice { .. }
             | Promise::Choice { .. }
+            | Promise::Answer { .. }
             | Promise::Release
             | Promise::Wake { .. }
             | Promise::Report { .. }

@@ -162,6 +162,7 @@ fn notices(meta: &Meta) -> Vec<&str> {
             | Promise::Reply { .. }
             | Promise::OAuth { .. }
             | Promise::Choice { .. }
+            | Promise::Answer { .. }
             | Promise::Release
             | Promise::Wake { .. }
             | Promise::Report { .. }

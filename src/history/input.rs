@@ -13,6 +13,14 @@ const ERROR_PREFIX: &str = "Error: ";
 /// Kind of the dedup id of a result that the runtime sends in place of a tool that could not be reached.
 pub const DISPATCH_FAILED: &str = "dispatch-failed";
 
+/// Kind of the dedup id of a result that a person gives in place of a tool that will not.
+pub const SETTLED_BY_HAND: &str = "settled-by-hand";
+
+/// Whether a result stands for one that the tool itself may still send.
+fn is_by_runtime(dedup: &DedupId) -> bool {
+    dedup.is_of_kind(DISPATCH_FAILED) || dedup.is_of_kind(SETTLED_BY_HAND)
+}
+
 /// How an input reached the thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arrival {
@@ -83,12 +91,19 @@ impl History {
         let accepted = match (&message.content, &message.synthetic) {
             (InputContent::Text(text), None) if text.trim().is_empty() => return Accepted::Blank,
             (InputContent::Text(text), None) => {
-                self.user_input(ContentPart::text(text), message, arrival);
+                self.user_input(vec![ContentPart::text(text)], message, arrival);
                 Accepted::Ready
             }
             (InputContent::Image { data, media_type }, None) => {
                 let part = ContentPart::Image { data: data.clone(), media_type: media_type.clone() };
-                self.user_input(part, message, arrival);
+                self.user_input(vec![part], message, arrival);
+                Accepted::Ready
+            }
+            (InputContent::Parts(parts), None) if parts.iter().all(ContentPart::is_blank) => {
+                return Accepted::Blank;
+            }
+            (InputContent::Parts(parts), None) => {
+                self.user_input(parts.clone(), message, arrival);
                 Accepted::Ready
             }
             (InputContent::ToolResult(result), None) => self.result_input(result, message, arrival),
@@ -159,9 +174,9 @@ impl History {
 
     /// User text first brings in what has arrived for the open step and marks every other call of it as
     /// interrupted; parked events follow the text.
-    fn user_input(&mut self, part: ContentPart, message: &InputMessage, arrival: &Arrival) {
+    fn user_input(&mut self, parts: Vec<ContentPart>, message: &InputMessage, arrival: &Arrival) {
         self.interrupt_open_calls(arrival);
-        let body = ItemBody::User(UserItem { parts: vec![part], ..UserItem::default() });
+        let body = ItemBody::User(UserItem { parts, ..UserItem::default() });
         let mut draft = arrived(body, message, arrival);
         draft.opens_turn = true;
         self.unvalidated.push(draft);
@@ -206,7 +221,7 @@ impl History {
         let waiting = waiting(message, arrival);
         let Some(open) = self.open_call(&result.id) else { return Accepted::Foreign };
         if let Some(first) = &open.arrived {
-            if !first.parked.dedup.is_of_kind(DISPATCH_FAILED) {
+            if !is_by_runtime(&first.parked.dedup) {
                 return Accepted::Duplicate;
             }
             // The runtime has answered in the tool's place, and that answer only waits for the step's others.
@@ -400,7 +415,7 @@ fn result_draft(open: &OpenCall) -> Option<Draft> {
         _ => Vec::new(),
     };
     // The tool may have got the call all the same: its own result is then a late one, not a duplicate.
-    let by_runtime = waiting.parked.dedup.is_of_kind(DISPATCH_FAILED);
+    let by_runtime = is_by_runtime(&waiting.parked.dedup);
     let settled_by = if by_runtime { SettledBy::Runtime } else { SettledBy::Tool };
     let failed = matches!(parts.first(), Some(ContentPart::Text(text)) if text.starts_with(ERROR_PREFIX));
     let body = ItemBody::ToolResult(ToolResultItem {

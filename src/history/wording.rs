@@ -54,6 +54,11 @@ pub fn truncated(tool: &str) -> String {
     )
 }
 
+/// The user ended the response that the call was part of.
+pub fn stopped(tool: &str) -> String {
+    format!("Error: {tool} did not run: the user stopped the response.")
+}
+
 /// The model called a tool that does not exist, or a reserved name.
 pub fn unknown_tool(tool: &str, known: &[String]) -> String {
     match known.is_empty() {
@@ -173,6 +178,7 @@ mod tests {
             truncated("t"),
             unknown_tool("t", &["a".into(), "b".into()]),
             bad_arguments("x"),
+            stopped("t"),
             late_result("t", "c", "r"),
             slept(1),
             slept(0),
@@ -191,6 +197,7 @@ mod tests {
              Error: t did not run: the response reached its output limit before the call was complete. Use shorter arguments or fewer calls.\n\
              Error: there is no tool \"t\". Tools: a, b.\n\
              Error: x. The tool did not run.\n\
+             Error: t did not run: the user stopped the response.\n\
              [late result of t, call c, which was answered in its place before]\nr\n\
              The time is up: 1 second has passed.\n\
              The time is up: 0 seconds have passed.\n\

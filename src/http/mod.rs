@@ -5,40 +5,72 @@
 //! such a request and the response back into an event. A stage other than `$default` stands in front of the
 //! path there; `AWS_LAMBDA_HTTP_IGNORE_STAGE_IN_PATH=true` takes it away.
 //!
-//! The path of a callback holds its token and is never logged.
+//! | file | what it holds |
+//! |---|---|
+//! | `callback` | `POST /rap/{token}`; its path holds a token and is never logged |
+//! | `threads` | messages in, threads out |
+//! | `choices` | questions of tools, and their answers |
+//! | `calls` | ending a response, and the calls that a thread waits for |
+//! | `auth` | who asks, and which threads are theirs |
+//! | `openapi` | the description of all of it |
+
+pub mod auth;
+mod body;
+mod callback;
+mod calls;
+mod choices;
+mod openapi;
+mod threads;
 
 use axum::Router;
-use axum::body::Body;
-use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, State};
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
-use http_body_util::BodyExt;
+use axum::routing::{MethodRouter, get, post};
 
-use crate::rap::callback::{
-    self, CallbackBody, CallbackDeps, CallbackReply, CallbackRequest, MAX_CALLBACK_BYTES,
-};
+use crate::queue::QueueError;
+use crate::rap::callback::CallbackDeps;
+use crate::store::StoreError;
 
-/// Header by which a sender of events says that two POSTs are one.
+pub use auth::Access;
+pub use calls::{settled_by_hand, waiting_since};
+
+/// Header by which a sender says that two POSTs are one.
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
-/// What is read of a body that is too large before it is answered: a client that is still sending would see a
-/// reset connection instead of the answer. API Gateway passes on no more.
-const MAX_DRAIN_BYTES: usize = 12 * 1024 * 1024;
+/// What is answered where there is nothing.
+const NO_ADDRESS: &str = "there is no such address";
 
 /// What the routes need.
 #[derive(Clone)]
 pub struct HttpDeps {
-    /// For `POST /rap/{token}`.
+    /// For `POST /rap/{token}`; the thread routes use the same store, queue and configuration.
     pub callback: CallbackDeps,
+    /// Who may use the thread routes.
+    pub access: Access,
 }
 
-/// All routes: `POST /rap/{token}` and `GET /healthz`. Every answer is JSON; an error is `{"error":"…"}`.
+/// Every route, as the description names it.
+fn routes() -> Vec<(&'static str, &'static str, MethodRouter<HttpDeps>)> {
+    vec![
+        ("get", "/healthz", get(health)),
+        ("get", "/openapi.json", get(openapi::document)),
+        ("post", "/rap/{token}", post(callback::receive)),
+        ("get", "/threads", get(threads::list)),
+        ("get", "/threads/{id}", get(threads::show)),
+        ("post", "/threads/{id}/messages", post(threads::send)),
+        ("get", "/threads/{id}/choices", get(choices::list)),
+        ("post", "/threads/{id}/choices/{choice_id}", post(choices::answer)),
+        ("post", "/threads/{id}/cancel", post(calls::cancel)),
+        ("get", "/threads/{id}/pending", get(calls::pending)),
+        ("post", "/threads/{id}/pending/{call_id}/settle", post(calls::settle)),
+    ]
+}
+
+/// All routes, as `GET /openapi.json` describes them. Every answer is JSON; an error is `{"error":"…"}`.
 pub fn router(deps: HttpDeps) -> Router {
-    Router::new()
-        .route("/healthz", get(health))
-        .route("/rap/{token}", post(rap_callback))
-        .fallback(|| async { error(StatusCode::NOT_FOUND, "there is no such address") })
+    let routes = routes().into_iter();
+    routes
+        .fold(Router::new(), |router, (_, path, handler)| router.route(path, handler))
+        .fallback(|| async { error(StatusCode::NOT_FOUND, NO_ADDRESS) })
         .method_not_allowed_fallback(|| async {
             error(StatusCode::METHOD_NOT_ALLOWED, "this address does not take that method")
         })
@@ -49,67 +81,65 @@ async fn health() -> Response {
     json(StatusCode::OK, "status", "ok")
 }
 
-async fn rap_callback(
-    State(deps): State<HttpDeps>,
-    token: Result<Path<String>, PathRejection>,
-    headers: HeaderMap,
-    body: Body,
-) -> Response {
-    // A path that is not UTF-8 is no token; the empty one is refused like any other.
-    let token = token.map(|Path(token)| token).unwrap_or_default();
-    let body = read(body).await;
-    let body = match &body {
-        Read::Whole(bytes) => CallbackBody::Whole(bytes),
-        Read::TooLarge => CallbackBody::TooLarge,
-        Read::Broken => return error(StatusCode::BAD_REQUEST, "the body broke off"),
-    };
-    let idempotency_key = headers.get(IDEMPOTENCY_KEY).and_then(|value| value.to_str().ok());
-    let request = CallbackRequest { token: &token, body, idempotency_key };
-    reply(callback::handle(&deps.callback, request).await)
-}
-
-enum Read {
-    Whole(Vec<u8>),
-    TooLarge,
-    Broken,
-}
-
-async fn read(mut body: Body) -> Read {
-    let mut whole = Vec::new();
-    let mut seen = 0;
-    while let Some(frame) = body.frame().await {
-        let Ok(frame) = frame else { return Read::Broken };
-        let Ok(data) = frame.into_data() else { continue };
-        seen += data.len();
-        if seen <= MAX_CALLBACK_BYTES {
-            whole.extend_from_slice(&data);
-        } else if seen > MAX_DRAIN_BYTES {
-            break;
-        } else {
-            whole = Vec::new();
-        }
-    }
-    if seen > MAX_CALLBACK_BYTES { Read::TooLarge } else { Read::Whole(whole) }
-}
-
-fn reply(reply: CallbackReply) -> Response {
-    let status = StatusCode::from_u16(reply.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    if status.is_success() {
-        return json(status, "status", reply.outcome);
-    }
-    let mut response = error(status, reply.detail.as_deref().unwrap_or(reply.outcome));
-    if status == StatusCode::SERVICE_UNAVAILABLE {
-        response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
-    }
-    response
-}
-
 fn error(status: StatusCode, text: &str) -> Response {
     json(status, "error", text)
 }
 
 fn json(status: StatusCode, member: &str, text: &str) -> Response {
     (status, axum::Json(serde_json::json!({ member: text }))).into_response()
+}
+
+/// Why a request is not served.
+#[derive(Debug)]
+struct ApiError {
+    status: StatusCode,
+    text: String,
+    header: Option<(HeaderName, HeaderValue)>,
+}
+
+impl ApiError {
+    fn new(status: StatusCode, text: impl Into<String>) -> Self {
+        Self { status, text: text.into(), header: None }
+    }
+
+    /// The request makes no sense.
+    fn bad(text: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, text)
+    }
+
+    fn with_header(mut self, name: HeaderName, value: HeaderValue) -> Self {
+        self.header = Some((name, value));
+        self
+    }
+
+    /// A port is out of order; what it said may name tables and queues, so it is for the log.
+    fn unavailable(error: &dyn std::error::Error) -> Self {
+        tracing::error!(%error, status = 503, "request");
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "the store or the queue does not answer; try again")
+            .with_header(header::RETRY_AFTER, HeaderValue::from_static("1"))
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let mut response = error(self.status, &self.text);
+        if let Some((name, value)) = self.header {
+            response.headers_mut().insert(name, value);
+        }
+        response
+    }
+}
+
+impl From<StoreError> for ApiError {
+    fn from(error: StoreError) -> Self {
+        Self::unavailable(&error)
+    }
+}
+
+impl From<QueueError> for ApiError {
+    fn from(error: QueueError) -> Self {
+        Self::unavailable(&error)
+    }
 }
 
 #[cfg(test)]
@@ -122,5 +152,21 @@ mod tests {
         router: Router,
     ) -> impl std::future::Future<Output = Result<(), lambda_http::Error>> {
         lambda_http::run(router)
+    }
+
+    /// The description is written by hand, so a route that it lacks must not go unnoticed, nor one that it invents.
+    #[test]
+    fn the_description_has_every_route_and_no_other() {
+        let document: serde_json::Value = serde_json::from_str(openapi::DOCUMENT).unwrap();
+        let mut described: Vec<(String, String)> = Vec::new();
+        for (path, methods) in document["paths"].as_object().unwrap() {
+            let methods = methods.as_object().unwrap().keys().filter(|key| *key != "parameters");
+            described.extend(methods.map(|method| (method.clone(), path.clone())));
+        }
+        let mut served: Vec<(String, String)> =
+            routes().into_iter().map(|(method, path, _)| (method.to_owned(), path.to_owned())).collect();
+        described.sort();
+        served.sort();
+        assert_eq!(described, served);
     }
 }

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use aws_config::SdkConfig;
 use data_encoding::BASE32_NOPAD;
 use serde_json::json;
 use tokio::net::TcpListener;
@@ -21,7 +22,7 @@ use super::aws::{EmbeddedAws, EmbeddedOptions, LocalError};
 use super::demo::DemoServer;
 use super::endpoints::{Endpoints, port_again, write_whole};
 use super::poll::poll_queue;
-use crate::assembly::{self, Assembly, AssemblyError, Secrets};
+use crate::assembly::{self, Assembly, AssemblyError, Reach, Secrets};
 use crate::config::{AgentConfig, AwsConfig, Config, DEFAULT_NAME, ModelConfig, ToolServerConfig};
 use crate::http;
 use crate::mcp::McpServers;
@@ -147,6 +148,12 @@ impl LocalSystem {
             demo: demo.as_ref().map(|demo| demo.url().to_owned()),
             ..Endpoints::of(&aws)
         };
+        // A tunnel makes the whole of the front reachable.
+        let reach = if public_url.is_some() { Reach::Network } else { Reach::Loopback };
+        let access = match config.http.tokens_secret {
+            Some(_) => assembly::access(&config, &aws_config::load_from_env().await, reach).await?,
+            None => assembly::access(&config, &SdkConfig::builder().build(), reach).await?,
+        };
         config.aws = AwsConfig {
             table: endpoints.table.clone(),
             input_queue_url: endpoints.input_queue.clone(),
@@ -160,8 +167,9 @@ impl LocalSystem {
         };
         let secrets = Secrets { callback_keys, model_keys: model_keys(&config).await };
         let clients = endpoints.clients();
-        let Assembly { runtime, http: deps, mcp, relay } =
+        let Assembly { runtime, http: mut deps, mcp, relay } =
             assembly::assemble(Arc::new(config), &clients, &secrets, Vec::new(), observer)?;
+        deps.access = access;
         if demo.is_some() && endpoints.demo != last_demo {
             forget_demo(&runtime).await;
         }

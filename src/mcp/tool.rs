@@ -114,7 +114,7 @@ impl Tool for McpTool {
     }
 
     async fn execute_synchronous(&self, call: &Invocation) -> Result<ToolOutput, ToolError> {
-        Ok(ToolOutput { parts: self.run(call).await? })
+        Ok(ToolOutput { parts: self.run(call).await?, effects: Vec::new() })
     }
 
     async fn cancel(&self, _thread: &ThreadId, call: &CallId) {

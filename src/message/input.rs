@@ -45,6 +45,8 @@ pub enum InputContent {
         /// The subtype, e.g. `png`.
         media_type: Option<String>,
     },
+    /// What a user says in several parts (dormouse only).
+    Parts(Vec<ContentPart>),
     /// A tool's result; spelled `toolresult` on the wire.
     ToolResult(ToolResultInput),
     /// A tool needs the user's consent at an address.
@@ -59,6 +61,13 @@ pub enum InputContent {
     Release,
     /// A message of this thread went to the dead-letter queue (dormouse only).
     Undeliverable(Undeliverable),
+}
+
+impl InputContent {
+    /// Whether it is something that a person says.
+    pub fn is_said(&self) -> bool {
+        matches!(self, Self::Text(_) | Self::Image { .. } | Self::Parts(_))
+    }
 }
 
 /// A tool's result on the queue.
@@ -218,6 +227,9 @@ enum ContentOut<'a> {
         data: &'a ImageData,
         media_type: &'a Option<String>,
     },
+    Parts {
+        parts: &'a [ContentPart],
+    },
     #[serde(rename = "toolresult")]
     ToolResult(&'a ToolResultInput),
     #[serde(rename = "oauth_required")]
@@ -292,6 +304,7 @@ impl InputMessage {
         let content = match &self.content {
             InputContent::Text(text) => ContentOut::Text { text },
             InputContent::Image { data, media_type } => ContentOut::Image { data, media_type },
+            InputContent::Parts(parts) => ContentOut::Parts { parts },
             InputContent::ToolResult(result) => ContentOut::ToolResult(result),
             InputContent::OAuthRequired(oauth) => ContentOut::OAuthRequired(oauth),
             InputContent::UserChoiceRequired(choice) => ContentOut::UserChoiceRequired(choice),
@@ -338,6 +351,10 @@ fn parse_content(raw: &RawJson) -> Result<InputContent, InputError> {
         #[serde(default)]
         media_type: Option<String>,
     }
+    #[derive(Deserialize)]
+    struct Parts {
+        parts: Vec<ContentPart>,
+    }
     let tag: Tag = read("content", raw)?;
     Ok(match tag.r#type.as_str() {
         "text" => InputContent::Text(read::<Text>("content", raw)?.text),
@@ -345,6 +362,7 @@ fn parse_content(raw: &RawJson) -> Result<InputContent, InputError> {
             let Image { data, media_type } = read("content", raw)?;
             InputContent::Image { data, media_type }
         }
+        "parts" => InputContent::Parts(read::<Parts>("content", raw)?.parts),
         "toolresult" => InputContent::ToolResult(read("content", raw)?),
         "oauth_required" => InputContent::OAuthRequired(read("content", raw)?),
         "user_choice_required" => InputContent::UserChoiceRequired(read("content", raw)?),

@@ -1,4 +1,4 @@
-//! Requests to tool servers: invocations (retried), notices and answers (not retried).
+//! Requests to tool servers: invocations and answers (retried), notices (not retried).
 //!
 //! No redirect is followed, no body of an answer is read, and no error names an address: the text of an error
 //! goes to the model, and an address may hold a secret. A server's bearer token goes to its own origin alone.
@@ -79,16 +79,9 @@ impl RapClient {
     ) -> Result<(), ToolError> {
         let tool = invocation.operation;
         let body = to_body(invocation).map_err(|e| ToolError::Failed(format!("{tool}: {e}")))?;
-        // Without backon's `std` feature its own seed is a constant: all slices would wait in step.
-        let waits = ExponentialBuilder::default()
-            .with_min_delay(FIRST_WAIT)
-            .with_factor(WAIT_FACTOR)
-            .with_max_times(ATTEMPTS - 1)
-            .with_jitter()
-            .with_jitter_seed(rand::random());
         let timeout = self.timeout(server);
         (|| self.post(Some(server), endpoint.clone(), body.clone(), timeout))
-            .retry(waits)
+            .retry(waits())
             .when(|error| error.passes)
             .notify(|error, _| tracing::info!(server, tool, cause = error.cause, "invocation is tried again"))
             .await
@@ -113,7 +106,7 @@ impl RapClient {
     }
 
     /// POSTs the user's answer to a choice. `response_url` was checked when the choice came in and is checked
-    /// again here, since the configuration may have changed. One attempt.
+    /// again here, since the configuration may have changed. At most three attempts, all with the same body.
     pub async fn answer_choice(
         &self,
         response_url: &str,
@@ -125,7 +118,10 @@ impl RapClient {
             .ok_or_else(|| failed("its address is not one of a configured tool server".to_owned()))?;
         let body = to_body(&ChoiceAnswer { id: choice, selected }).map_err(|e| failed(e.to_string()))?;
         let server = self.config.tool_servers.iter().find(|(_, server)| same_origin(server, &url));
-        self.post(server.map(|(name, _)| name.as_str()), url.clone(), body, DEFAULT_TIMEOUT)
+        let server = server.map(|(name, _)| name.as_str());
+        (|| self.post(server, url.clone(), body.clone(), DEFAULT_TIMEOUT))
+            .retry(waits())
+            .when(|error| error.passes)
             .await
             .map_err(|error| failed(error.cause))
     }
@@ -219,6 +215,17 @@ impl RequestError {
         };
         Self { cause: cause.to_owned(), passes: true }
     }
+}
+
+/// The waits between the attempts of one request.
+fn waits() -> ExponentialBuilder {
+    // Without backon's `std` feature its own seed is a constant: all slices would wait in step.
+    ExponentialBuilder::default()
+        .with_min_delay(FIRST_WAIT)
+        .with_factor(WAIT_FACTOR)
+        .with_max_times(ATTEMPTS - 1)
+        .with_jitter()
+        .with_jitter_seed(rand::random())
 }
 
 fn accept(status: StatusCode) -> Result<(), RequestError> {

@@ -78,4 +78,13 @@ impl Tool for RapTool {
     async fn close(&self, thread: &ThreadId) {
         self.client.close_thread(&self.server, thread).await;
     }
+
+    async fn answer_choice(
+        &self,
+        response_url: &str,
+        choice: &CallId,
+        selected: usize,
+    ) -> Result<(), ToolError> {
+        self.client.answer_choice(response_url, choice, selected).await
+    }
 }

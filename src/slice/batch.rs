@@ -6,13 +6,11 @@ use tracing::Instrument;
 
 use super::complete::drive;
 use super::{
-    CompletionAction, DisplayEvent, PrepareResult, Runtime, Session, SliceError, execute_action,
+    CompletionAction, DisplayEvent, PrepareResult, Runtime, Session, SliceError, choices, execute_action,
     prepare_input, run_completion,
 };
 use crate::history::Arrival;
-use crate::message::{
-    DedupId, InputContent, InputMessage, OutputKind, OutputMessage, RawJson, Synthetic, ThreadId,
-};
+use crate::message::{DedupId, InputMessage, OutputKind, OutputMessage, RawJson, Synthetic, ThreadId};
 use crate::store::Promise;
 use crate::thread::{HistoryManager, Progress};
 use crate::tools::{Registry, ToolSet};
@@ -152,7 +150,7 @@ async fn slice(
 /// Whether somebody outside caused the slice: a person or an event. A tool's result or a report is the
 /// consequence of what the thread did itself.
 fn is_outside(message: &InputMessage) -> bool {
-    let typed = matches!(message.content, InputContent::Text(_) | InputContent::Image { .. });
+    let typed = message.content.is_said();
     match &message.synthetic {
         None => typed,
         Some(Synthetic::SubscriptionEvent { .. }) => true,
@@ -174,9 +172,11 @@ async fn finish(
     deadline: Instant,
     cancel: &mut oneshot::Receiver<()>,
 ) -> Result<(), SliceError> {
-    for interrupted in manager.history_mut().take_interrupted_tool_calls() {
-        manager.promise(Promise::Cancel { call: interrupted.call, server: interrupted.server });
+    let interrupted = manager.history_mut().take_interrupted_tool_calls();
+    for call in &interrupted {
+        manager.promise(Promise::Cancel { call: call.call.clone(), server: call.server.clone() });
     }
+    choices::dismiss(manager, &interrupted);
     // With synchronous calls open, a slice that died goes on; what is out besides them is waited for afterwards.
     let runs = ready
         && (manager.history().is_settled() || manager.history().open_calls().any(|call| call.synchronous));
@@ -256,7 +256,10 @@ async fn send_outbox(
     deadline: Instant,
 ) -> Result<(), SliceError> {
     let needs_tools = manager.owed().iter().any(|entry| {
-        matches!(entry.promise, Promise::Call { .. } | Promise::Cancel { .. } | Promise::Closed)
+        matches!(
+            entry.promise,
+            Promise::Call { .. } | Promise::Cancel { .. } | Promise::Answer { .. } | Promise::Closed
+        )
     });
     let registry = match needs_tools {
         true => runtime.tools_of(&manager.meta().agent, &manager.meta().root).await.registry,

@@ -4,13 +4,14 @@
 use std::pin::pin;
 
 use async_stream::try_stream;
+use futures::future::BoxFuture;
 use futures::{Stream, StreamExt};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep};
 
 use super::failures::{AfterFailure, Spent, bound_reached, check_time, class_name, failed, give_up};
 use super::synchronous::{arguments, run_open_synchronous_calls};
-use super::{DisplayEvent, Runtime, Session, SliceError};
+use super::{DisplayEvent, Runtime, Session, SliceError, stop};
 use crate::history::render::{RenderError, RenderOptions};
 use crate::history::{Layer, MAX_CALLS, wording};
 use crate::message::{CallId, ContentPart, Outcome, SettledBy, ToolCallItem};
@@ -103,17 +104,21 @@ pub fn run_completion<'a>(
             let mut response = Err(ModelError::new(ErrorClass::Transient, "the stream was cut"));
             let stop_at = deadline.checked_sub(runtime.limits.deadline_margin).unwrap_or(deadline);
             let request = session.profile.model.stream(rendered.request);
-            match unless_stopped(request, stop_at, cancel).await? {
-                Err(e) => response = Err(e),
-                Ok(mut stream) => loop {
-                    match unless_stopped(stream.next(), stop_at, cancel).await? {
-                        None => break,
-                        Some(Err(e)) => { response = Err(e); break; }
-                        Some(Ok(ModelEvent::End { stop, usage })) => {
+            let mut asked = stop::asked(runtime, manager);
+            let mut stopped = false;
+            match unless_stopped(request, stop_at, cancel, &mut asked).await? {
+                Waited::Stopped => stopped = true,
+                Waited::Done(Err(e)) => response = Err(e),
+                Waited::Done(Ok(mut stream)) => loop {
+                    match unless_stopped(stream.next(), stop_at, cancel, &mut asked).await? {
+                        Waited::Stopped => { stopped = true; break; }
+                        Waited::Done(None) => break,
+                        Waited::Done(Some(Err(e))) => { response = Err(e); break; }
+                        Waited::Done(Some(Ok(ModelEvent::End { stop, usage }))) => {
                             response = Ok(Response { stop, usage });
                             break;
                         }
-                        Some(Ok(event)) => {
+                        Waited::Done(Some(Ok(event))) => {
                             manager.history_mut().mark_inputs_model_validated();
                             manager.history_mut().buffer(&event);
                             if let Some(show) = shown(&event) {
@@ -127,11 +132,20 @@ pub fn run_completion<'a>(
                 thread = %manager.history().thread(),
                 model,
                 duration_ms = started.elapsed().as_millis() as u64,
-                outcome = response.as_ref().map_or_else(|e| class_name(e.class), |r| r.stop.as_str()),
+                outcome = match (stopped, &response) {
+                    (true, _) => "stopped",
+                    (false, Ok(response)) => response.stop.as_str(),
+                    (false, Err(e)) => class_name(e.class),
+                },
                 input_tokens = response.as_ref().ok().and_then(|r| r.usage).map_or(0, |u| u.input),
                 output_tokens = response.as_ref().ok().and_then(|r| r.usage).map_or(0, |u| u.output),
                 "model response"
             );
+            if stopped {
+                stop::end_response(runtime, session, manager);
+                yield CompletionEvent::Action(CompletionAction::Done);
+                return;
+            }
             match response {
                 Ok(response) => match take_response(runtime, session, manager, response) {
                     Step::Done => {
@@ -164,19 +178,28 @@ pub fn run_completion<'a>(
     }
 }
 
-/// Waits for the model, but no longer than the invocation lasts or the caller wants.
+/// How waiting for the model ended.
+enum Waited<T> {
+    Done(T),
+    /// A cancel request came first.
+    Stopped,
+}
+
+/// Waits for the model, but no longer than the invocation lasts or the caller or the user wants.
 async fn unless_stopped<T>(
     work: impl Future<Output = T>,
     stop_at: Instant,
     cancel: &mut oneshot::Receiver<()>,
-) -> Result<T, SliceError> {
+    asked: &mut BoxFuture<'static, ()>,
+) -> Result<Waited<T>, SliceError> {
     tokio::select! {
         // In this order, not in a random one: a simulated run is the same each time.
         biased;
         // A dropped sender is nobody who could cancel; a receiver that has said so must not be asked again.
         Ok(()) = &mut *cancel, if !cancel.is_terminated() => Err(SliceError::Cancelled),
         () = tokio::time::sleep_until(stop_at) => Err(SliceError::Deadline),
-        done = work => Ok(done),
+        () = asked => Ok(Waited::Stopped),
+        done = work => Ok(Waited::Done(done)),
     }
 }
 

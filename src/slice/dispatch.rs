@@ -6,7 +6,7 @@ use tokio::time::{Instant, timeout_at};
 use tracing::Instrument;
 
 use super::synchronous::{arguments, invocation};
-use super::{DisplayEvent, Runtime, SliceError, dispatch_failed_id};
+use super::{DisplayEvent, Runtime, SliceError, choices, dispatch_failed_id};
 use crate::history::wording;
 use crate::message::{
     CallId, ContentPart, DedupId, InputContent, InputMessage, ItemBody, OutputKind, OutputMessage, RawJson,
@@ -72,6 +72,8 @@ async fn send(
     for result in dispatched {
         result?;
     }
+    // After the notices: a dismissal tells the tool of a call that it was told is cancelled.
+    choices::deliver(runtime, registry, manager, &owed).await?;
     if owed.iter().any(|entry| entry.promise == Promise::Closed) {
         let servers = registry.one_of_each_server();
         join_all(servers.into_iter().map(|tool| tool.close(&thread))).await;
@@ -144,6 +146,7 @@ fn input(manager: &HistoryManager, promise: &Promise) -> Option<InputMessage> {
         | Promise::Notice { .. }
         | Promise::OAuth { .. }
         | Promise::Choice { .. }
+        | Promise::Answer { .. }
         | Promise::Closed
         | Promise::Unknown(_) => None,
     }
@@ -196,6 +199,7 @@ async fn output(
             Some(choice) => choice,
             None => return Ok(None),
         },
+        Promise::Answer { call, .. } => choices::over(call),
         Promise::Call { .. }
         | Promise::Cancel { .. }
         | Promise::Release

@@ -5,6 +5,7 @@
 //! public function, so that an embedding can arrange them differently, as long as it keeps their order.
 
 mod batch;
+mod choices;
 mod complete;
 mod dispatch;
 pub mod drain;
@@ -14,6 +15,7 @@ mod poison;
 mod prepare;
 pub mod records;
 pub mod relay;
+mod stop;
 mod synchronous;
 
 use std::sync::Arc;

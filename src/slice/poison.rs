@@ -140,14 +140,13 @@ fn settle_lost(
 }
 
 fn is_user_text(message: &InputMessage) -> bool {
-    matches!(message.content, InputContent::Text(_) | InputContent::Image { .. })
-        && message.synthetic.is_none()
+    message.content.is_said() && message.synthetic.is_none()
 }
 
 /// Takes an input that no delivery has processed.
 fn take(runtime: &Runtime, manager: &mut HistoryManager, message: &InputMessage, arrival: &Arrival) {
     match (&message.content, &message.synthetic) {
-        (InputContent::Text(_) | InputContent::Image { .. }, None) => {
+        (content, None) if content.is_said() => {
             let agent = message.agent().filter(|agent| runtime.agents.knows(agent));
             let agent = agent.unwrap_or_else(|| runtime.agents.default_agent().to_owned());
             manager.found(agent, message.user_id(), arrival.now_ms);

@@ -1,7 +1,7 @@
 //! The first phase: what one input means for its thread. Asks no model and sends nothing; what must be durable
 //! is written by the barrier that follows.
 
-use super::{Runtime, SliceError};
+use super::{Runtime, SliceError, choices};
 use crate::history::{Accepted, Arrival};
 use crate::message::{
     CallId, ContentPart, InputContent, InputMessage, Synthetic, ThreadId, UserChoiceRequired,
@@ -94,9 +94,7 @@ async fn take(
             manager.record(arrival, Promise::Choice { call: choice.id.clone() }, Some(choice_row(choice)?));
             Ok(PrepareResult::UserChoiceRequired)
         }
-        InputContent::UserChoiceAnswer(_) => {
-            Ok(PrepareResult::Refused("answers to choices are not supported by this version".to_owned()))
-        }
+        InputContent::UserChoiceAnswer(answer) => Ok(choices::answer(arrival, manager, answer)),
         InputContent::ClaimCheck(_) => {
             Ok(PrepareResult::Refused("a claim check inside a claim check".to_owned()))
         }
@@ -114,9 +112,10 @@ async fn take(
             manager.record_processed(arrival, DedupLife::Days);
             Ok(PrepareResult::Ready)
         }
-        InputContent::Text(_) | InputContent::Image { .. } | InputContent::ToolResult(_) => {
-            conversational(runtime, message, arrival, manager).await
-        }
+        InputContent::Text(_)
+        | InputContent::Image { .. }
+        | InputContent::Parts(_)
+        | InputContent::ToolResult(_) => conversational(runtime, message, arrival, manager).await,
     }
 }
 
@@ -127,8 +126,7 @@ fn found_thread(
     arrival: &Arrival,
     manager: &mut HistoryManager,
 ) -> Option<PrepareResult> {
-    let from_user = matches!(message.content, InputContent::Text(_) | InputContent::Image { .. })
-        && message.synthetic.is_none();
+    let from_user = message.content.is_said() && message.synthetic.is_none();
     if !from_user {
         return Some(dropped(manager.history().thread(), arrival, "input for an unknown thread"));
     }

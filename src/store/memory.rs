@@ -11,7 +11,7 @@ use async_trait::async_trait;
 
 use super::{
     ChoiceRow, Commit, Committed, ConversationStore, DeadLetter, Expect, Loaded, Meta, NewThread,
-    ParkedInput, StateStore, StoreError, Subscription, SubscriptionChange, ThreadSummary, body_digest,
+    ParkedInput, StateStore, Stop, StoreError, Subscription, SubscriptionChange, ThreadSummary, body_digest,
     claim_expiry_ms,
 };
 use crate::message::{CallId, DedupId, Epoch, Item, MessageId, RawJson, Seq, ThreadId};
@@ -56,6 +56,8 @@ struct Thread {
     attempts: BTreeMap<DedupId, u32>,
     failed: BTreeMap<MessageId, DedupId>,
     open_children: u32,
+    owner: Option<String>,
+    stop: Option<Stop>,
     subscriptions: BTreeMap<CallId, bool>,
     choices: BTreeMap<CallId, ChoiceRow>,
     views: BTreeMap<String, RawJson>,
@@ -88,7 +90,10 @@ impl Thread {
                 SubscriptionChange::End(call) => self.subscriptions.insert(call.clone(), false),
             };
         }
-        let Commit { mut meta, items, dedup, park, release, choices, now_ms, .. } = commit;
+        if let Some(owner) = commit.made_for() {
+            self.owner.get_or_insert_with(|| owner.to_owned());
+        }
+        let Commit { mut meta, items, dedup, park, release, choices, closed_choices, now_ms, .. } = commit;
         if let Some(born) = &self.meta {
             // What a thread is was fixed when it was made.
             meta.root = born.root.clone();
@@ -107,6 +112,7 @@ impl Thread {
             self.parked.remove(&key);
         }
         self.parked.extend(park.into_iter().map(|parked| (parked.key.clone(), parked)));
+        self.choices.retain(|id, _| !closed_choices.contains(id));
         self.choices.extend(choices.into_iter().map(|choice| (choice.id.clone(), choice)));
     }
 }
@@ -218,7 +224,8 @@ impl ConversationStore for MemoryStore {
         let root = rows.meta.as_ref().filter(|meta| meta.parent.is_some()).map(|meta| &meta.root);
         let root = root.and_then(|root| state.threads.get(root)?.meta.as_ref());
         let root_metadata = root.and_then(|meta| meta.metadata.clone());
-        Ok(Loaded { meta: rows.meta.clone(), items, processed, parked, root_metadata })
+        let (choices, stop) = (rows.choices.values().cloned().collect(), rows.stop.clone());
+        Ok(Loaded { meta: rows.meta.clone(), items, processed, parked, root_metadata, choices, stop })
     }
 
     async fn commit(&self, commit: Commit) -> Result<Committed, StoreError> {
@@ -248,6 +255,23 @@ impl ConversationStore for MemoryStore {
 
     async fn meta(&self, thread: &ThreadId) -> Result<Option<Meta>, StoreError> {
         Ok(self.of_thread(thread, |rows| rows.meta.clone()))
+    }
+
+    async fn claim_thread(&self, thread: &ThreadId, owner: &str, _now_ms: i64) -> Result<String, StoreError> {
+        let mut state = self.lock();
+        let rows = state.threads.entry(thread.clone()).or_default();
+        Ok(rows.owner.get_or_insert_with(|| owner.to_owned()).clone())
+    }
+
+    async fn list_threads_of(&self, owner: &str, limit: usize) -> Result<Vec<ThreadSummary>, StoreError> {
+        let state = self.lock();
+        let theirs = state.threads.values().filter(|rows| rows.owner.as_deref() == Some(owner));
+        let metas = theirs.filter_map(|rows| rows.meta.as_ref());
+        let mut threads: Vec<ThreadSummary> =
+            metas.filter(|meta| meta.owner.as_deref() == Some(owner)).map(ThreadSummary::from).collect();
+        threads.sort_by(ThreadSummary::newest_first);
+        threads.truncate(limit);
+        Ok(threads)
     }
 
     async fn list_threads(&self, limit: usize) -> Result<Vec<ThreadSummary>, StoreError> {
@@ -338,6 +362,19 @@ impl StateStore for MemoryStore {
         Ok(self.of_thread(thread, |rows| rows.choices.get(id).cloned()))
     }
 
+    async fn open_choices(&self, thread: &ThreadId) -> Result<Vec<ChoiceRow>, StoreError> {
+        Ok(self.of_thread(thread, |rows| rows.choices.values().cloned().collect()))
+    }
+
+    async fn request_stop(&self, thread: &ThreadId, stop: &Stop) -> Result<(), StoreError> {
+        self.lock().threads.entry(thread.clone()).or_default().stop = Some(stop.clone());
+        Ok(())
+    }
+
+    async fn stop(&self, thread: &ThreadId) -> Result<Option<Stop>, StoreError> {
+        Ok(self.of_thread(thread, |rows| rows.stop.clone()))
+    }
+
     async fn put_view(
         &self,
         thread: &ThreadId,
@@ -413,6 +450,7 @@ mod tests {
             choices: Vec::new(),
             children: Vec::new(),
             open_children: 0,
+            closed_choices: Vec::new(),
             now_ms: 0,
         }
     }

@@ -230,6 +230,17 @@ pub enum Promise {
         /// The call that waits.
         call: CallId,
     },
+    /// Tell the tool what the user chose, and everybody that the question is over. The address lives here alone.
+    Answer {
+        /// The call that asked, also the id of the choice.
+        call: CallId,
+        /// Its server.
+        server: Option<String>,
+        /// Where the answer is POSTed.
+        response_url: String,
+        /// Index of the answer.
+        selected: usize,
+    },
     /// Ask the own queue to release what is still parked.
     Release,
     /// Wake a child that this thread has made.

@@ -40,6 +40,21 @@ pub struct Loaded {
     pub parked: Vec<ParkedInput>,
     /// Of a child: its root's metadata.
     pub root_metadata: Option<RawJson>,
+    /// Questions that nobody has answered yet, by call.
+    pub choices: Vec<ChoiceRow>,
+    /// The last cancel request: it was for a slice before this one.
+    pub stop: Option<Stop>,
+}
+
+/// A request to end a running response.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stop {
+    /// The log that was seen.
+    pub epoch: Epoch,
+    /// The head that was seen: a slice at another one is not meant.
+    pub head: Seq,
+    /// Unique: a slice tells by it a request that is older than itself.
+    pub id: String,
 }
 
 /// An accepted input kept aside until the calls it waits for are settled.
@@ -138,6 +153,8 @@ pub struct Commit {
     pub children: Vec<NewThread>,
     /// How many more children of the root are open afterwards.
     pub open_children: i32,
+    /// Questions that are over.
+    pub closed_choices: Vec<CallId>,
     /// Milliseconds since the epoch, for expiry only.
     pub now_ms: i64,
 }
@@ -181,14 +198,21 @@ impl NewThread {
 impl Commit {
     /// Actions the transaction needs.
     pub fn actions(&self) -> usize {
-        1 + self.items.len()
+        1 + usize::from(self.made_for().is_some())
+            + self.items.len()
             + self.dedup.len()
             + self.park.len()
             + self.release.len()
             + self.subscriptions.len()
             + self.choices.len()
+            + self.closed_choices.len()
             + self.children.iter().map(NewThread::actions).sum::<usize>()
             + usize::from(self.open_children != 0)
+    }
+
+    /// The owner of a thread that this commit makes: it is listed under that name.
+    pub fn made_for(&self) -> Option<&str> {
+        self.meta.owner.as_deref().filter(|_| self.expect == Expect::Absent)
     }
 
     /// Bytes of text the transaction carries; bodies kept apart do not count.
@@ -247,6 +271,7 @@ impl Commit {
         let parked = self.park.iter().map(|parked| ("parked input", parked.key.as_str()));
         let released = self.release.iter().map(|key| ("parked input", key.as_str()));
         let choices = self.choices.iter().map(|choice| ("choice", choice.id.as_str()));
+        let choices = choices.chain(self.closed_choices.iter().map(|id| ("choice", id.as_str())));
         let mut rows = BTreeSet::new();
         for (kind, id) in dedup.chain(parked).chain(released).chain(choices) {
             if !rows.insert((kind, id)) {
@@ -423,6 +448,12 @@ pub trait ConversationStore: Send + Sync {
     /// A thread's state without its history. Strongly consistent.
     async fn meta(&self, thread: &ThreadId) -> Result<Option<Meta>, StoreError>;
 
+    /// Reserves the name of a thread that may not exist yet for whoever asks first, and says who that is.
+    async fn claim_thread(&self, thread: &ThreadId, owner: &str, now_ms: i64) -> Result<String, StoreError>;
+
+    /// The newest threads of an owner first, at most `limit`. Not strongly consistent.
+    async fn list_threads_of(&self, owner: &str, limit: usize) -> Result<Vec<ThreadSummary>, StoreError>;
+
     /// Newest threads first, at most `limit`. Not strongly consistent: one made just now may be missing.
     async fn list_threads(&self, limit: usize) -> Result<Vec<ThreadSummary>, StoreError>;
 
@@ -468,6 +499,15 @@ pub trait StateStore: Send + Sync {
 
     /// An open choice's body.
     async fn choice(&self, thread: &ThreadId, id: &CallId) -> Result<Option<ChoiceRow>, StoreError>;
+
+    /// Choices that nobody has answered yet, by call. Strongly consistent.
+    async fn open_choices(&self, thread: &ThreadId) -> Result<Vec<ChoiceRow>, StoreError>;
+
+    /// Asks the slice that stands where `stop` says to end its response. A later request replaces it.
+    async fn request_stop(&self, thread: &ThreadId, stop: &Stop) -> Result<(), StoreError>;
+
+    /// The last cancel request.
+    async fn stop(&self, thread: &ThreadId) -> Result<Option<Stop>, StoreError>;
 
     /// Replaces the latest view of a type; `content` is never interpreted.
     async fn put_view(&self, thread: &ThreadId, view_type: &str, content: &RawJson)

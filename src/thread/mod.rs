@@ -29,6 +29,9 @@ const MAX_COMMITS: usize = 64;
 /// Open causes that META keeps: those of one batch, and some whose messages went to the dead-letter queue.
 const MAX_OPEN_CAUSES: usize = 32;
 
+/// Questions that one commit opens and closes: each input of a batch is at most one.
+const MAX_CHOICES: usize = 10;
+
 /// Why a thread cannot go on in this slice.
 #[derive(Debug, thiserror::Error)]
 pub enum ThreadError {
@@ -86,6 +89,12 @@ pub struct HistoryManager {
     /// Inputs without effect: worth a row in a commit that is made anyway, never worth a commit.
     dropped: Vec<DedupId>,
     choices: Vec<ChoiceRow>,
+    /// Questions that end with the next commit.
+    closed_choices: Vec<CallId>,
+    /// Questions that are open in the store.
+    stored_choices: Vec<ChoiceRow>,
+    /// The cancel request that was there when the thread was loaded.
+    seen_stop: Option<String>,
     subscriptions: Vec<SubscriptionChange>,
     children: Vec<NewThread>,
     /// The next commit closes the thread.
@@ -129,6 +138,8 @@ impl HistoryManager {
         let exists = loaded.meta.is_some();
         let root_metadata = loaded.root_metadata.clone();
         let meta = loaded.meta.clone().unwrap_or_else(|| Meta::new_root(thread.clone(), "", None, 0));
+        let stored_choices = loaded.choices.clone();
+        let seen_stop = loaded.stop.as_ref().map(|stop| stop.id.clone());
         Self {
             processed: loaded.processed.clone(),
             history: History::new(thread, loaded),
@@ -146,6 +157,9 @@ impl HistoryManager {
             bare: Vec::new(),
             dropped: Vec::new(),
             choices: Vec::new(),
+            closed_choices: Vec::new(),
+            stored_choices,
+            seen_stop,
             subscriptions: Vec::new(),
             children: Vec::new(),
             closing: false,
@@ -341,6 +355,37 @@ impl HistoryManager {
         self.subscriptions.push(SubscriptionChange::End(call));
     }
 
+    /// The open question of a call.
+    pub fn open_choice(&self, call: &CallId) -> Option<&ChoiceRow> {
+        let open = |choice: &&ChoiceRow| &choice.id == call && !self.closed_choices.contains(call);
+        self.choices.iter().chain(&self.stored_choices).find(open)
+    }
+
+    /// Ends a question with the next commit; one that this slice has opened is then never written. A commit has room
+    /// for ten: a row that stays behind is of a call that has its result, and so is no open question.
+    pub fn close_choice(&mut self, call: &CallId) {
+        let opened = self.choices.len();
+        self.choices.retain(|choice| &choice.id != call);
+        let known = self.choices.len() < opened || self.closed_choices.contains(call);
+        if !known && self.choices.len() + self.closed_choices.len() < MAX_CHOICES {
+            self.closed_choices.push(call.clone());
+        }
+    }
+
+    /// Ends the questions of calls that have a result by now.
+    pub fn close_stale_choices(&mut self) {
+        let waits = |call: &CallId| self.history.open_calls().any(|open| &open.call == call);
+        let stale = self.stored_choices.iter().map(|choice| &choice.id).filter(|call| !waits(call));
+        for call in stale.cloned().collect::<Vec<_>>() {
+            self.close_choice(&call);
+        }
+    }
+
+    /// The cancel request that was there when the thread was loaded: it is not for this slice.
+    pub fn seen_stop(&self) -> Option<&str> {
+        self.seen_stop.as_deref()
+    }
+
     /// Subscriptions that still take events, as stored.
     pub async fn get_active_subscriptions(&self) -> Result<Vec<CallId>, StoreError> {
         self.states.get_active_subscriptions(self.history.thread()).await
@@ -366,6 +411,7 @@ impl HistoryManager {
             | Promise::Reply { .. }
             | Promise::OAuth { .. }
             | Promise::Choice { .. }
+            | Promise::Answer { .. }
             | Promise::Wake { .. }
             | Promise::Report { .. }
             | Promise::Message { .. }
@@ -541,6 +587,7 @@ impl HistoryManager {
             choices: Vec::new(),
             children: Vec::new(),
             open_children: 0,
+            closed_choices: Vec::new(),
             now_ms,
         };
         if last_chunk {
@@ -553,6 +600,7 @@ impl HistoryManager {
             commit.dedup.extend(bare);
             commit.subscriptions.extend(self.subscriptions.iter().cloned());
             commit.choices.clone_from(&self.choices);
+            commit.closed_choices.clone_from(&self.closed_choices);
         }
         commit.dedup.extend(self.dropped.iter().map(|dedup| (dedup.clone(), DedupLife::Days)));
         let span = tracing::info_span!(
@@ -575,7 +623,9 @@ impl HistoryManager {
         if last_chunk {
             self.promises.clear();
             self.bare.clear();
-            self.choices.clear();
+            self.stored_choices.append(&mut self.choices);
+            let closed = std::mem::take(&mut self.closed_choices);
+            self.stored_choices.retain(|choice| !closed.contains(&choice.id));
             self.subscriptions.clear();
             self.children.clear();
         }

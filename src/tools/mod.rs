@@ -163,6 +163,16 @@ pub trait Tool: Send + Sync {
 
     /// Tells the tool's server that the thread is closed. Best effort.
     async fn close(&self, _thread: &ThreadId) {}
+
+    /// Tells whoever runs `choice` what the user has chosen. Called only after that is committed, at least once.
+    async fn answer_choice(
+        &self,
+        _response_url: &str,
+        _choice: &CallId,
+        _selected: usize,
+    ) -> Result<(), ToolError> {
+        Err(ToolError::Failed(format!("{} asks nobody", self.definition().name)))
+    }
 }
 
 /// Where an agent's tools come from: built in, discovered from tool servers, or both.

@@ -182,7 +182,10 @@ impl Sim {
                         });
                         said && !published && !thread.silent
                     }
-                    Promise::Notice { .. } | Promise::OAuth { .. } | Promise::Choice { .. } => !published,
+                    Promise::Notice { .. }
+                    | Promise::OAuth { .. }
+                    | Promise::Choice { .. }
+                    | Promise::Answer { .. } => !published,
                     Promise::Call { call } => {
                         let settled = thread.calls.get(call).is_some_and(|call| call.settled.is_some());
                         // A result without a dispatch says that the dispatch was not possible.

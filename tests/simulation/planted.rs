@@ -5,8 +5,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use dormouse::message::{CallId, DedupId, Item, MessageId, RawJson, ThreadId};
 use dormouse::store::{
-    ChoiceRow, Commit, Committed, ConversationStore, DeadLetter, Expect, Loaded, Meta, StateStore, Store,
-    StoreError, Subscription, ThreadSummary,
+    ChoiceRow, Commit, Committed, ConversationStore, DeadLetter, Expect, Loaded, Meta, StateStore, Stop,
+    Store, StoreError, Subscription, ThreadSummary,
 };
 
 use crate::ports::Ports;
@@ -83,6 +83,14 @@ impl ConversationStore for Planted {
         self.inner.meta(thread).await
     }
 
+    async fn claim_thread(&self, thread: &ThreadId, owner: &str, now_ms: i64) -> Result<String, StoreError> {
+        self.inner.claim_thread(thread, owner, now_ms).await
+    }
+
+    async fn list_threads_of(&self, owner: &str, limit: usize) -> Result<Vec<ThreadSummary>, StoreError> {
+        self.inner.list_threads_of(owner, limit).await
+    }
+
     async fn list_threads(&self, limit: usize) -> Result<Vec<ThreadSummary>, StoreError> {
         self.inner.list_threads(limit).await
     }
@@ -137,6 +145,18 @@ impl StateStore for Planted {
 
     async fn choice(&self, thread: &ThreadId, id: &CallId) -> Result<Option<ChoiceRow>, StoreError> {
         self.inner.choice(thread, id).await
+    }
+
+    async fn open_choices(&self, thread: &ThreadId) -> Result<Vec<ChoiceRow>, StoreError> {
+        self.inner.open_choices(thread).await
+    }
+
+    async fn request_stop(&self, thread: &ThreadId, stop: &Stop) -> Result<(), StoreError> {
+        self.inner.request_stop(thread, stop).await
+    }
+
+    async fn stop(&self, thread: &ThreadId) -> Result<Option<Stop>, StoreError> {
+        self.inner.stop(thread).await
     }
 
     async fn put_view(&self, thread: &ThreadId, kind: &str, content: &RawJson) -> Result<(), StoreError> {

@@ -9,7 +9,7 @@ use dormouse::message::{CallId, DedupId, InputMessage, MessageId, OutputMessage,
 use dormouse::queue::{DeadLetters, InputSender, OutputSender, QueueError, Redelivery};
 use dormouse::slice::Clock;
 use dormouse::store::{
-    ChoiceRow, Commit, Committed, ConversationStore, DeadLetter, Loaded, Meta, StateStore, StoreError,
+    ChoiceRow, Commit, Committed, ConversationStore, DeadLetter, Loaded, Meta, StateStore, Stop, StoreError,
     Subscription, ThreadSummary,
 };
 
@@ -118,6 +118,14 @@ impl ConversationStore for Ports {
         self.read("meta refused").await?.meta(thread).await
     }
 
+    async fn claim_thread(&self, thread: &ThreadId, owner: &str, now_ms: i64) -> Result<String, StoreError> {
+        self.read("names refused").await?.claim_thread(thread, owner, now_ms).await
+    }
+
+    async fn list_threads_of(&self, owner: &str, limit: usize) -> Result<Vec<ThreadSummary>, StoreError> {
+        self.read("names refused").await?.list_threads_of(owner, limit).await
+    }
+
     async fn list_threads(&self, limit: usize) -> Result<Vec<ThreadSummary>, StoreError> {
         self.read("list refused").await?.list_threads(limit).await
     }
@@ -177,6 +185,19 @@ impl StateStore for Ports {
 
     async fn choice(&self, thread: &ThreadId, id: &CallId) -> Result<Option<ChoiceRow>, StoreError> {
         self.read("choice refused").await?.choice(thread, id).await
+    }
+
+    async fn open_choices(&self, thread: &ThreadId) -> Result<Vec<ChoiceRow>, StoreError> {
+        self.read("state refused").await?.open_choices(thread).await
+    }
+
+    async fn request_stop(&self, thread: &ThreadId, stop: &Stop) -> Result<(), StoreError> {
+        self.read("state refused").await?.request_stop(thread, stop).await
+    }
+
+    async fn stop(&self, _thread: &ThreadId) -> Result<Option<Stop>, StoreError> {
+        // Nobody cancels here; looking must not change what a seed plays.
+        Ok(None)
     }
 
     async fn put_view(&self, thread: &ThreadId, kind: &str, content: &RawJson) -> Result<(), StoreError> {

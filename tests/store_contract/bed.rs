@@ -101,6 +101,7 @@ pub fn append(meta: &Meta, texts: &[&str]) -> Commit {
         choices: Vec::new(),
         children: Vec::new(),
         open_children: 0,
+        closed_choices: Vec::new(),
         now_ms: now_ms(),
     }
 }

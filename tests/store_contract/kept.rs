@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use dormouse::message::{CallId, DedupId, MessageId, RawJson, Seq, ThreadId};
+use dormouse::message::{CallId, DedupId, Epoch, MessageId, RawJson, Seq, ThreadId};
 use dormouse::store::{
-    ChoiceRow, Commit, Committed, DeadLetter, MAX_ACTIONS, StoreError, SubscriptionChange,
+    ChoiceRow, Commit, Committed, DeadLetter, Expect, MAX_ACTIONS, Stop, StoreError, SubscriptionChange,
 };
 
 use crate::bed::{Bed, append, create, days, item, now_ms, parked, raws, said};
@@ -298,4 +298,76 @@ pub async fn i1_dead_letters_are_kept_whole_and_once_until_they_are_forgotten(be
     bed.store.forget_dead_letter(&large.thread, &large.message_id).await.unwrap();
     assert_eq!(bed.store.dead_letter(&large.thread, &large.message_id).await.unwrap(), None);
     assert_eq!(ids(bed.store.dead_letters(10).await.unwrap()), ["m-3", "m-1"]);
+}
+
+pub async fn a_name_is_whose_who_claims_it_first_and_threads_are_listed_by_owner(bed: &Bed) {
+    let base = now_ms();
+    let (odd, claimed) = (ThreadId::from("t #é"), ThreadId::from("claimed"));
+    for _ in 0..2 {
+        assert_eq!(bed.store.claim_thread(&odd, "ann", base).await.unwrap(), "ann");
+        assert_eq!(bed.store.claim_thread(&odd, "bob", base).await.unwrap(), "ann");
+    }
+    assert_eq!(bed.store.claim_thread(&claimed, "bob", base).await.unwrap(), "bob");
+    for (n, (thread, owner)) in
+        [("t #é", Some("ann")), ("a2", Some("ann")), ("a3", Some("ann")), ("b1", Some("bob")), ("n", None)]
+            .into_iter()
+            .enumerate()
+    {
+        let mut make = create(thread, &[&said("a")]);
+        make.meta.owner = owner.map(str::to_owned);
+        make.meta.created_at_ms = base + n as i64;
+        assert_eq!(bed.commit(make).await, Committed::Done);
+    }
+    let listed = async |owner: &str, limit| -> Vec<String> {
+        let threads = bed.store.list_threads_of(owner, limit).await.unwrap();
+        threads.into_iter().map(|thread| thread.thread.to_string()).collect()
+    };
+    assert_eq!(listed("ann", 10).await, ["a3", "a2", "t #é"]);
+    assert_eq!(listed("ann", 2).await, ["a3", "a2"]);
+    assert_eq!(listed("bob", 10).await, ["b1"], "a name that was only claimed is no thread yet");
+    assert!(listed("eve", 10).await.is_empty() && listed("ann", 0).await.is_empty());
+    // Made without a claim, it has one.
+    assert_eq!(bed.store.claim_thread(&ThreadId::from("a2"), "bob", base).await.unwrap(), "ann");
+    // Claimed by one and made by another, it is the maker's.
+    let mut make = create("claimed", &[&said("a")]);
+    make.meta.owner = Some("ann".to_owned());
+    assert_eq!(bed.commit(make).await, Committed::Done);
+    assert_eq!(listed("bob", 10).await, ["b1"]);
+}
+
+pub async fn i2_a_choice_is_closed_by_the_commit_that_answers_it(bed: &Bed) {
+    let mut make = create("t", &[&said("a")]);
+    let row = |id: &str, body: String| ChoiceRow { id: CallId::from(id), body };
+    make.choices = vec![row("c-1", "x".repeat(9_000)), row("c-2", "y".to_owned())];
+    let (meta, choices) = (make.meta.clone(), make.choices.clone());
+    assert_eq!(bed.commit(make).await, Committed::Done);
+    assert_eq!(bed.store.open_choices(&meta.thread).await.unwrap(), choices);
+    assert_eq!(bed.load(&meta.thread).await.choices, choices);
+    let mut stale = append(&meta, &[]);
+    stale.expect = Expect::At { epoch: meta.epoch, head: meta.head, token: "another".to_owned() };
+    stale.closed_choices = vec![CallId::from("c-1")];
+    assert_eq!(bed.commit(stale).await, Committed::LostRace);
+    assert_eq!(bed.store.open_choices(&meta.thread).await.unwrap().len(), 2);
+    let mut twice = append(&meta, &[]);
+    twice.closed_choices = vec![CallId::from("c-1"), CallId::from("c-1")];
+    assert!(matches!(bed.store.commit(twice).await, Err(StoreError::Invalid { .. })));
+    let mut close = append(&meta, &[]);
+    close.closed_choices = vec![CallId::from("c-1"), CallId::from("never was")];
+    assert_eq!(bed.commit(close).await, Committed::Done);
+    assert_eq!(bed.store.open_choices(&meta.thread).await.unwrap(), choices[1..]);
+    assert_eq!(bed.store.choice(&meta.thread, &CallId::from("c-1")).await.unwrap(), None);
+}
+
+pub async fn the_last_cancel_request_is_loaded_with_its_thread(bed: &Bed) {
+    let meta = bed.thread("t", &[&said("a")]).await;
+    assert_eq!(bed.store.stop(&meta.thread).await.unwrap(), None);
+    assert_eq!(bed.load(&meta.thread).await.stop, None);
+    for (id, head) in [("one", 2), ("two", 3)] {
+        let stop = Stop { epoch: Epoch(1), head: Seq(head), id: id.to_owned() };
+        bed.store.request_stop(&meta.thread, &stop).await.unwrap();
+        assert_eq!(bed.store.stop(&meta.thread).await.unwrap(), Some(stop.clone()));
+        let loaded = bed.load(&meta.thread).await;
+        assert_eq!(loaded.stop, Some(stop));
+        assert_eq!(loaded.meta, Some(meta.clone()), "it touches nothing else");
+    }
 }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use aws_sdk_dynamodb::types::AttributeValue;
 use aws_sdk_sqs::types::{Message, MessageSystemAttributeName as Attribute};
 use dormouse::config::Config;
-use dormouse::http::{HttpDeps, router};
+use dormouse::http::{Access, HttpDeps, router};
 use dormouse::local::aws::{EmbeddedAws, EmbeddedOptions};
 use dormouse::message::{CallId, InputMessage, ItemBody, MessageId, ThreadId};
 use dormouse::queue::sqs::SqsInput;
@@ -73,7 +73,9 @@ impl Cloud {
         let sender = Arc::new(SqsInput::new(aws.sqs_client(), aws.input_queue_url(), front.clone()));
         let tokens = CallbackTokens::new(CallbackKeys::from_json(KEYS).unwrap(), &http_url);
         let callback = CallbackDeps { store: front, sender, tokens, config: Arc::new(Config::default()) };
-        tokio::spawn(async move { axum::serve(listener, router(HttpDeps { callback })).await.unwrap() });
+        tokio::spawn(async move {
+            axum::serve(listener, router(HttpDeps { callback, access: Access::Closed })).await.unwrap()
+        });
         Self {
             dynamodb: Gate::before(aws.dynamodb_url()).await,
             sqs: Gate::before(aws.sqs_url()).await,

@@ -15,8 +15,8 @@ use dormouse::queue::{OutputSender, QueueError};
 use dormouse::slice::{AgentProfile, Agents};
 use dormouse::store::memory::MemoryStore;
 use dormouse::store::{
-    ChoiceRow, Commit, Committed, ConversationStore, DeadLetter, Loaded, Meta, StateStore, Store, StoreError,
-    Subscription, ThreadSummary,
+    ChoiceRow, Commit, Committed, ConversationStore, DeadLetter, Loaded, Meta, StateStore, Stop, Store,
+    StoreError, Subscription, ThreadSummary,
 };
 use dormouse::tools::{Execution, Invocation, Registry, Tool, ToolDefinition, ToolError, ToolOutput};
 use futures::StreamExt;
@@ -165,6 +165,14 @@ impl ConversationStore for MortalStore {
         self.store.meta(thread).await
     }
 
+    async fn claim_thread(&self, thread: &ThreadId, owner: &str, now_ms: i64) -> Result<String, StoreError> {
+        self.store.claim_thread(thread, owner, now_ms).await
+    }
+
+    async fn list_threads_of(&self, owner: &str, limit: usize) -> Result<Vec<ThreadSummary>, StoreError> {
+        self.store.list_threads_of(owner, limit).await
+    }
+
     async fn list_threads(&self, limit: usize) -> Result<Vec<ThreadSummary>, StoreError> {
         self.store.list_threads(limit).await
     }
@@ -219,6 +227,18 @@ impl StateStore for MortalStore {
 
     async fn choice(&self, thread: &ThreadId, id: &CallId) -> Result<Option<ChoiceRow>, StoreError> {
         self.store.choice(thread, id).await
+    }
+
+    async fn open_choices(&self, thread: &ThreadId) -> Result<Vec<ChoiceRow>, StoreError> {
+        self.store.open_choices(thread).await
+    }
+
+    async fn request_stop(&self, thread: &ThreadId, stop: &Stop) -> Result<(), StoreError> {
+        self.store.request_stop(thread, stop).await
+    }
+
+    async fn stop(&self, thread: &ThreadId) -> Result<Option<Stop>, StoreError> {
+        self.store.stop(thread).await
     }
 
     async fn put_view(&self, thread: &ThreadId, kind: &str, content: &RawJson) -> Result<(), StoreError> {

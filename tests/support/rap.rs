@@ -15,7 +15,7 @@ use dormouse::message::{CallId, DedupId, InputMessage, MessageId, RawJson, Threa
 use dormouse::queue::{InputSender, QueueError};
 use dormouse::rap::{CallbackKeys, CallbackTokens};
 use dormouse::store::{
-    ChoiceRow, Commit, Committed, ConversationStore, DeadLetter, Loaded, Meta, StateStore, StoreError,
+    ChoiceRow, Commit, Committed, ConversationStore, DeadLetter, Loaded, Meta, StateStore, Stop, StoreError,
     Subscription, ThreadSummary,
 };
 
@@ -195,6 +195,12 @@ impl ConversationStore for StoreDown {
     async fn meta(&self, _: &ThreadId) -> Result<Option<Meta>, StoreError> {
         down()
     }
+    async fn claim_thread(&self, _: &ThreadId, _: &str, _: i64) -> Result<String, StoreError> {
+        down()
+    }
+    async fn list_threads_of(&self, _: &str, _: usize) -> Result<Vec<ThreadSummary>, StoreError> {
+        down()
+    }
     async fn list_threads(&self, _: usize) -> Result<Vec<ThreadSummary>, StoreError> {
         down()
     }
@@ -221,6 +227,15 @@ impl StateStore for StoreDown {
         down()
     }
     async fn choice(&self, _: &ThreadId, _: &CallId) -> Result<Option<ChoiceRow>, StoreError> {
+        down()
+    }
+    async fn open_choices(&self, _: &ThreadId) -> Result<Vec<ChoiceRow>, StoreError> {
+        down()
+    }
+    async fn request_stop(&self, _: &ThreadId, _: &Stop) -> Result<(), StoreError> {
+        down()
+    }
+    async fn stop(&self, _: &ThreadId) -> Result<Option<Stop>, StoreError> {
         down()
     }
     async fn put_view(&self, _: &ThreadId, _: &str, _: &RawJson) -> Result<(), StoreError> {

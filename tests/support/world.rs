@@ -276,6 +276,8 @@ pub struct Tools {
     pub dispatched: Mutex<Vec<Invocation>>,
     pub ran: Mutex<Vec<Invocation>>,
     pub cancelled: Mutex<Vec<CallId>>,
+    /// Where each answer to a choice went, and which.
+    pub answered: Mutex<Vec<(String, CallId, usize)>>,
     /// Fails the next dispatches.
     pub failures: Mutex<Vec<ToolError>>,
     /// Each call is looked up in the store when it leaves (I3).
@@ -291,6 +293,7 @@ impl Tools {
             dispatched: Mutex::default(),
             ran: Mutex::default(),
             cancelled: Mutex::default(),
+            answered: Mutex::default(),
             failures: Mutex::default(),
             look_up: AtomicBool::new(true),
             fail_after_run: Mutex::default(),
@@ -382,6 +385,14 @@ impl Tool for Fake {
 
     async fn cancel(&self, _thread: &ThreadId, call: &CallId) {
         self.tools.cancelled.lock().unwrap().push(call.clone());
+    }
+
+    async fn answer_choice(&self, url: &str, choice: &CallId, selected: usize) -> Result<(), ToolError> {
+        self.tools.answered.lock().unwrap().push((url.to_owned(), choice.clone(), selected));
+        match self.tools.failures.lock().unwrap().pop() {
+            Some(failure) => Err(failure),
+            None => Ok(()),
+        }
     }
 }
 

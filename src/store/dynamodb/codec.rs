@@ -9,10 +9,11 @@ use aws_sdk_dynamodb::types::AttributeValue;
 
 use super::bodies::{Bodies, BodyRef, part_count};
 use super::keys::{self, Key, LPK, LSK, List};
+use super::meta_row::{HEAD, LOG};
 use crate::message::{
     CallId, DedupId, Epoch, Item, ItemBody, ItemFacts, ItemId, LeftOut, MessageId, Seq, ThreadId,
 };
-use crate::store::{ChoiceRow, DeadLetter, INLINE_BYTES, ParkedInput, Subscription, body_digest};
+use crate::store::{ChoiceRow, DeadLetter, INLINE_BYTES, ParkedInput, Stop, Subscription, body_digest};
 
 /// A row's attributes.
 pub(super) type Row = HashMap<String, AttributeValue>;
@@ -45,6 +46,8 @@ const SERVER: &str = "server";
 const STORED_AT: &str = "stored_at";
 const THREAD: &str = "thread";
 const REASON: &str = "reason";
+/// The id of a cancel request.
+const REQUEST: &str = "request";
 /// Milliseconds in the unit of `expires_at`.
 pub(super) const MS_PER_SECOND: i64 = 1_000;
 
@@ -196,6 +199,26 @@ pub(super) fn choice_row(thread: &ThreadId, choice: &ChoiceRow) -> Row {
     row.insert(CALL.to_owned(), s(choice.id.as_str()));
     put_text(&mut row, &choice.body);
     row
+}
+
+/// A row as a choice; none if its text is gone, for then nobody can answer it.
+pub(super) fn read_choice(row: &Row, bodies: &Bodies) -> Option<ChoiceRow> {
+    Some(ChoiceRow { id: CallId::new(text(row, CALL)?), body: content(row, bodies)?.to_owned() })
+}
+
+/// A cancel request as a row.
+pub(super) fn stop_row(thread: &ThreadId, stop: &Stop) -> Row {
+    let mut row = new_row(&keys::stop(thread));
+    row.insert(LOG.to_owned(), n(stop.epoch));
+    row.insert(HEAD.to_owned(), n(stop.head));
+    row.insert(REQUEST.to_owned(), s(&stop.id));
+    row
+}
+
+/// A row as a cancel request.
+pub(super) fn read_stop(row: &Row) -> Option<Stop> {
+    let (epoch, head) = (Epoch(number(row, LOG)?), Seq(number(row, HEAD)?));
+    Some(Stop { epoch, head, id: text(row, REQUEST)?.to_owned() })
 }
 
 /// A row as a subscription.

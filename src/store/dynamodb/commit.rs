@@ -17,6 +17,8 @@ use super::calls::{Failure, failure, is_transient_code, pauses};
 use super::codec::{self, ACTIVE, CALL, EXPIRES_AT, Row, n, s};
 use super::keys::{self, Key, PK};
 use super::meta_row::{self, Assignment, CLOSED, HEAD, LOG, TOKEN};
+use super::owners::claim;
+use crate::message::ThreadId;
 use crate::store::{Commit, Committed, Expect, NewThread, StoreError, SubscriptionChange, body_digest};
 
 /// The code of a transaction's reason for a condition that failed.
@@ -88,6 +90,10 @@ impl DynamoStore {
     fn actions(&self, commit: &Commit) -> Vec<TransactWriteItem> {
         let thread = &commit.meta.thread;
         let mut actions = vec![self.meta_action(commit)];
+        if let Some(owner) = commit.made_for() {
+            // Unless the name was claimed before; whoever made the thread all the same is in META.
+            actions.push(self.claim_action(thread, owner, commit.meta.created_at_ms));
+        }
         for item in &commit.items {
             let row = codec::item_row(thread, commit.meta.epoch, item);
             actions.push(self.put(row, PutIf::Absent));
@@ -98,7 +104,12 @@ impl DynamoStore {
         }
         actions
             .extend(commit.park.iter().map(|parked| self.put(codec::parked_row(thread, parked), PutIf::Any)));
-        actions.extend(commit.release.iter().map(|key| self.release(&keys::parked(thread, key))));
+        actions.extend(
+            commit
+                .release
+                .iter()
+                .map(|key| self.delete(&keys::parked(thread, key), Some("attribute_exists"))),
+        );
         for change in commit.subscription_changes() {
             let active = match change {
                 SubscriptionChange::Start(_) => true,
@@ -110,6 +121,8 @@ impl DynamoStore {
         }
         let choices = commit.choices.iter();
         actions.extend(choices.map(|choice| self.put(codec::choice_row(thread, choice), PutIf::Any)));
+        let closed = commit.closed_choices.iter();
+        actions.extend(closed.map(|id| self.delete(&keys::choice(thread, id), None)));
         actions.extend(commit.children.iter().flat_map(|child| self.new_thread(child)));
         if commit.open_children != 0 {
             let count = Update::builder()
@@ -186,6 +199,17 @@ impl DynamoStore {
         update.update_expression(expression)
     }
 
+    fn claim_action(&self, thread: &ThreadId, owner: &str, at_ms: i64) -> TransactWriteItem {
+        let (expression, names, values) = claim(thread, owner, at_ms);
+        let update = Update::builder()
+            .table_name(&*self.table)
+            .set_key(Some(keys::owner(thread).attributes()))
+            .update_expression(expression)
+            .set_expression_attribute_names(Some(names))
+            .set_expression_attribute_values(Some(values));
+        update_action(update)
+    }
+
     fn put(&self, row: Row, condition: PutIf) -> TransactWriteItem {
         let put = Put::builder().table_name(&*self.table).set_item(Some(row));
         let absent = format!("attribute_not_exists({PK})");
@@ -199,11 +223,12 @@ impl DynamoStore {
         TransactWriteItem::builder().put(put.build().expect("bug: a put has a table and a row")).build()
     }
 
-    fn release(&self, key: &Key) -> TransactWriteItem {
+    /// Deletes a row, on the condition that a function of its key holds, if one is given.
+    fn delete(&self, key: &Key, condition: Option<&str>) -> TransactWriteItem {
         let delete = Delete::builder()
             .table_name(&*self.table)
             .set_key(Some(key.attributes()))
-            .condition_expression(format!("attribute_exists({PK})"));
+            .set_condition_expression(condition.map(|function| format!("{function}({PK})")));
         TransactWriteItem::builder()
             .delete(delete.build().expect("bug: a delete has a table and a key"))
             .build()

@@ -36,6 +36,10 @@ pub(super) const SUBSCRIPTION: &str = "S#";
 pub(super) const ATTEMPTS: &str = "A#";
 /// Views.
 pub(super) const VIEW: &str = "V#";
+/// Open choices.
+pub(super) const CHOICE: &str = "Q#";
+/// Sorts behind every choice, and before every other kind of row.
+pub(super) const BEHIND_CHOICES: &str = "Q$";
 /// Items of a log.
 pub(super) const ITEM: &str = "I#";
 
@@ -137,6 +141,26 @@ pub(super) fn meta(thread: &ThreadId) -> Key {
     Key::new(thread_pk(thread), META)
 }
 
+/// Whose a thread's name is.
+pub(super) fn owner(thread: &ThreadId) -> Key {
+    Key::new(thread_pk(thread), "OWNER")
+}
+
+/// A cancel request.
+pub(super) fn stop(thread: &ThreadId) -> Key {
+    Key::new(thread_pk(thread), "STOP")
+}
+
+/// Where a thread stands in the list of its owner. One partition: one principal makes no thousand threads a second.
+pub(super) fn owner_entry(owner: &str, thread: &ThreadId, at_ms: i64) -> (String, String) {
+    (owner_pk(owner), format!("{:0TIME_DIGITS$}#{}", at_ms.max(0), part(thread.as_str())))
+}
+
+/// The list of an owner's threads.
+pub(super) fn owner_pk(owner: &str) -> String {
+    format!("LIST#owner#{}", part(owner))
+}
+
 /// A processed or parked input.
 pub(super) fn dedup(thread: &ThreadId, id: &DedupId) -> Key {
     Key::new(thread_pk(thread), format!("D#{}", part(id.as_str())))
@@ -159,7 +183,7 @@ pub(super) fn subscription(thread: &ThreadId, call: &CallId) -> Key {
 
 /// An open choice.
 pub(super) fn choice(thread: &ThreadId, id: &CallId) -> Key {
-    Key::new(thread_pk(thread), format!("Q#{}", part(id.as_str())))
+    Key::new(thread_pk(thread), format!("{CHOICE}{}", part(id.as_str())))
 }
 
 /// The latest view of a type.
@@ -233,6 +257,8 @@ mod tests {
         let t = ThreadId::from("slack:C1");
         let is = |key: Key, pk: &str, sk: &str| assert_eq!((key.pk.as_str(), key.sk.as_str()), (pk, sk));
         is(meta(&t), "T#slack:C1", "META");
+        is(owner(&t), "T#slack:C1", "OWNER");
+        is(stop(&t), "T#slack:C1", "STOP");
         is(dedup(&t, &DedupId::from("m-1")), "T#slack:C1", "D#m-1");
         is(parked(&t, "18849496460467696128"), "T#slack:C1", "P#18849496460467696128");
         is(subscription(&t, &CallId::from("c0-2-x")), "T#slack:C1", "S#c0-2-x");
@@ -245,6 +271,7 @@ mod tests {
         is(dead_letter(&t, &MessageId::from("m-1")), "T#slack:C1", "U#m-1");
         let listed = |list| list_entry(list, t.as_str(), 1_700_000_000_000);
         assert_eq!(listed(List::Threads).1, "001700000000000#slack:C1");
+        assert_eq!(owner_entry("ann", &t, 7), ("LIST#owner#ann".into(), "000000000000007#slack:C1".into()));
         assert!(listed(List::DeadLetters).0.starts_with("LIST#dead-letters#"));
         assert_eq!(seq_of(&item_sk(Seq(12))), Some(Seq(12)));
     }

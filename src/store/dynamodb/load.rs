@@ -30,11 +30,11 @@ impl DynamoStore {
     ) -> Result<Loaded, StoreError> {
         let dedup_keys: BTreeMap<Key, &DedupId> =
             dedup.iter().map(|id| (keys::dedup(thread, id), id)).collect();
-        let mut by_key: Vec<Key> = vec![keys::meta(thread)];
+        let mut by_key: Vec<Key> = vec![keys::meta(thread), keys::stop(thread)];
         by_key.extend(dedup_keys.keys().cloned());
-        let (rows, parked_rows, likely_log) = futures::try_join!(
+        let (rows, waiting_rows, likely_log) = futures::try_join!(
             self.get_many(by_key, BATCH_KEYS),
-            self.query(keys::thread_pk(thread), Range::Prefix(keys::PARKED)),
+            self.query(keys::thread_pk(thread), Range::Waiting),
             self.query(keys::log_pk(thread, LIKELY_EPOCH), Range::Prefix(keys::ITEM)),
         )?;
         let now_ms = self.now_ms();
@@ -44,6 +44,7 @@ impl DynamoStore {
             .map(|(_, id)| id.clone())
             .collect();
         let meta = rows.get(&keys::meta(thread)).map(meta_row::read).transpose()?;
+        let stop = rows.get(&keys::stop(thread)).and_then(codec::read_stop);
         let (log, root_metadata) = match &meta {
             Some(meta) => {
                 tokio::try_join!(self.item_rows(meta, by_seq(likely_log)), self.root_metadata(meta))?
@@ -51,12 +52,16 @@ impl DynamoStore {
             // Items without META: the thread was made between the reads, and is not there yet for this one.
             None => (Vec::new(), None),
         };
-        let bodies = self.bodies_of(log.iter().map(|(_, row)| row).chain(&parked_rows)).await?;
+        let bodies = self.bodies_of(log.iter().map(|(_, row)| row).chain(&waiting_rows)).await?;
         let items: Vec<Item> = log.iter().map(|(seq, row)| codec::read_item(*seq, row, &bodies)).collect();
+        let (choice_rows, parked_rows): (Vec<&Row>, Vec<&Row>) = waiting_rows
+            .iter()
+            .partition(|row| codec::text(row, keys::SK).is_some_and(|sk| sk.starts_with(keys::CHOICE)));
+        let choices = choice_rows.into_iter().filter_map(|row| codec::read_choice(row, &bodies)).collect();
         let mut parked: Vec<ParkedInput> =
-            parked_rows.iter().map(|row| codec::read_parked(row, &bodies)).collect();
+            parked_rows.into_iter().map(|row| codec::read_parked(row, &bodies)).collect();
         parked.sort_by(ParkedInput::arrival_order);
-        Ok(Loaded { meta, items, processed, parked, root_metadata })
+        Ok(Loaded { meta, items, processed, parked, root_metadata, choices, stop })
     }
 
     /// What a child's output carries; read beside its spans.

@@ -22,6 +22,7 @@ mod commit;
 mod keys;
 mod load;
 mod meta_row;
+mod owners;
 mod reads;
 mod round_trips;
 mod state;
@@ -108,6 +109,14 @@ impl ConversationStore for DynamoStore {
 
     async fn meta(&self, thread: &ThreadId) -> Result<Option<Meta>, StoreError> {
         self.get(&keys::meta(thread)).await?.as_ref().map(meta_row::read).transpose()
+    }
+
+    async fn claim_thread(&self, thread: &ThreadId, owner: &str, now_ms: i64) -> Result<String, StoreError> {
+        self.claim_name(thread, owner, now_ms).await
+    }
+
+    async fn list_threads_of(&self, owner: &str, limit: usize) -> Result<Vec<ThreadSummary>, StoreError> {
+        self.newest_threads_of(owner, limit).await
     }
 
     async fn list_threads(&self, limit: usize) -> Result<Vec<ThreadSummary>, StoreError> {

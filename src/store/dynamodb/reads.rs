@@ -25,6 +25,8 @@ pub(super) enum Range {
     All,
     /// What begins like this.
     Prefix(&'static str),
+    /// Parked inputs and open choices, which are neighbours.
+    Waiting,
     /// Items at these positions.
     Items(RangeInclusive<u64>),
 }
@@ -101,6 +103,11 @@ impl DynamoStore {
             Range::Prefix(prefix) => {
                 condition.push_str(" AND begins_with(sk, :from)");
                 values.insert(":from".to_owned(), s(prefix));
+            }
+            Range::Waiting => {
+                condition.push_str(" AND sk BETWEEN :from AND :to");
+                values.insert(":from".to_owned(), s(keys::PARKED));
+                values.insert(":to".to_owned(), s(keys::BEHIND_CHOICES));
             }
             Range::Items(seqs) => {
                 condition.push_str(" AND sk BETWEEN :from AND :to");

@@ -13,10 +13,10 @@ use super::keys::{self, Key, LISTS, LPK, LSK, List};
 use super::reads::{BATCH_KEYS, Range};
 use super::{DynamoStore, meta_row};
 use crate::message::{CallId, MessageId, RawJson, ThreadId};
-use crate::store::{ChoiceRow, DeadLetter, StateStore, StoreError, Subscription, ThreadSummary};
+use crate::store::{ChoiceRow, DeadLetter, StateStore, Stop, StoreError, Subscription, ThreadSummary};
 
 /// The most threads one list returns.
-const MAX_LIST: usize = 1_000;
+pub(super) const MAX_LIST: usize = 1_000;
 
 impl DynamoStore {
     /// The text of one row, with its body if it has one.
@@ -63,14 +63,16 @@ impl DynamoStore {
 
     /// The rows that stand first in a list.
     async fn newest_of(&self, list: List, limit: usize) -> Result<HashMap<Key, Row>, StoreError> {
-        let shards = (0..keys::LIST_SHARDS).map(|shard| self.newest_of_shard(list, shard, limit));
+        let shards: Vec<String> = (0..keys::LIST_SHARDS).map(|shard| keys::list_pk(list, shard)).collect();
+        let shards = shards.iter().map(|shard| self.newest_in(shard, limit));
         let mut rows: Vec<Row> = try_join_all(shards).await?.into_iter().flatten().collect();
         rows.sort_by(|a, b| codec::text(b, LSK).cmp(&codec::text(a, LSK)));
         rows.truncate(limit);
         self.get_many(rows.iter().filter_map(Key::of).collect(), BATCH_KEYS).await
     }
 
-    async fn newest_of_shard(&self, list: List, shard: u8, limit: usize) -> Result<Vec<Row>, StoreError> {
+    /// The rows that stand first in one partition of the index.
+    pub(super) async fn newest_in(&self, partition: &str, limit: usize) -> Result<Vec<Row>, StoreError> {
         let page = i32::try_from(limit).unwrap_or(i32::MAX);
         let mut rows = Vec::new();
         let mut next: Option<HashMap<String, AttributeValue>> = None;
@@ -82,7 +84,7 @@ impl DynamoStore {
                         .table_name(&*self.table)
                         .index_name(LISTS)
                         .key_condition_expression(format!("{LPK} = :shard"))
-                        .expression_attribute_values(":shard", s(keys::list_pk(list, shard)))
+                        .expression_attribute_values(":shard", s(partition))
                         .scan_index_forward(false)
                         .limit(page)
                         .set_exclusive_start_key(next.clone())
@@ -128,6 +130,23 @@ impl StateStore for DynamoStore {
     async fn choice(&self, thread: &ThreadId, id: &CallId) -> Result<Option<ChoiceRow>, StoreError> {
         let found = self.text_at(&keys::choice(thread, id)).await?;
         Ok(found.map(|(_, body)| ChoiceRow { id: id.clone(), body }))
+    }
+
+    async fn open_choices(&self, thread: &ThreadId) -> Result<Vec<ChoiceRow>, StoreError> {
+        let rows = self.query(keys::thread_pk(thread), Range::Prefix(keys::CHOICE)).await?;
+        let bodies = self.bodies_of(rows.iter()).await?;
+        let mut choices: Vec<ChoiceRow> =
+            rows.iter().filter_map(|row| codec::read_choice(row, &bodies)).collect();
+        choices.sort_by(|a, b| a.id.cmp(&b.id));
+        Ok(choices)
+    }
+
+    async fn request_stop(&self, thread: &ThreadId, stop: &Stop) -> Result<(), StoreError> {
+        self.put_text_row(codec::stop_row(thread, stop), "").await
+    }
+
+    async fn stop(&self, thread: &ThreadId) -> Result<Option<Stop>, StoreError> {
+        Ok(self.get(&keys::stop(thread)).await?.as_ref().and_then(codec::read_stop))
     }
 
     async fn put_view(

@@ -52,10 +52,13 @@ impl Rows {
         let mut parked: Vec<ParkedInput> = self.parked.values().cloned().collect();
         parked.sort_by(ParkedInput::arrival_order);
         let loaded = Loaded {
+            root_metadata: None,
             meta: Some(self.meta.clone()),
             items: self.items.clone(),
             processed: BTreeSet::new(),
             parked,
+            choices: Vec::new(),
+            stop: None,
         };
         History::new(thread(), loaded)
     }

@@ -1,0 +1,128 @@
+//! A user's answers to the questions of tools (RAP requirement 44).
+//!
+//! A question is open as long as its row is there. The answer, or what stands for one, closes it and promises the POST
+//! to the tool in the same commit: whatever comes later finds nothing to answer.
+
+use futures::future::join_all;
+
+use super::prepare::PrepareResult;
+use super::{Runtime, SliceError, dispatch_failed_id};
+use crate::history::Arrival;
+use crate::message::{
+    CallId, ContentPart, InputMessage, OutputKind, TypedOutput, UserChoiceAnswer, UserChoiceRequired,
+};
+use crate::store::{DedupLife, OutboxEntry, PendingCall, Promise};
+use crate::thread::HistoryManager;
+use crate::tools::{Registry, ToolError};
+
+/// Takes an answer. One to a question that is over, or that is none of the choices, is told to the user.
+pub(super) fn answer(
+    arrival: &Arrival,
+    manager: &mut HistoryManager,
+    answer: &UserChoiceAnswer,
+) -> PrepareResult {
+    let refused = |text: &str| PrepareResult::RefusedToUser(text.to_owned());
+    let pending = manager.history().open_calls().find(|call| call.call == answer.id && !call.parked).cloned();
+    let (Some(call), Some(choice)) = (pending, open_choice(manager, &answer.id)) else {
+        return refused("That question is not open any more; the answer had no effect.");
+    };
+    let selected = answer.selected.unwrap_or(choice.default);
+    if selected >= choice.choices.len() {
+        return refused("The answer is none of the choices; the question is still open.");
+    }
+    manager.record_processed(arrival, DedupLife::Days);
+    close(manager, &call, choice, selected);
+    PrepareResult::Handled
+}
+
+/// Dismisses the open questions of interrupted calls, whose tools get the default, and forgets those of calls that
+/// have a result by now.
+pub(super) fn dismiss(manager: &mut HistoryManager, interrupted: &[PendingCall]) {
+    for call in interrupted {
+        if let Some(choice) = open_choice(manager, &call.call) {
+            let selected = choice.default;
+            close(manager, call, choice, selected);
+        }
+    }
+    manager.close_stale_choices();
+}
+
+fn close(manager: &mut HistoryManager, call: &PendingCall, choice: UserChoiceRequired, selected: usize) {
+    manager.close_choice(&call.call);
+    manager.promise(Promise::Answer {
+        call: call.call.clone(),
+        server: call.server.clone(),
+        response_url: choice.response_url,
+        selected,
+    });
+}
+
+/// One that cannot be read any more cannot be answered either.
+fn open_choice(manager: &HistoryManager, call: &CallId) -> Option<UserChoiceRequired> {
+    manager.open_choice(call).and_then(|row| serde_json::from_str(&row.body).ok())
+}
+
+/// What tells consumers that a question is over.
+pub(super) fn over(call: &CallId) -> (OutputKind, String) {
+    let kind = TypedOutput::UserChoiceComplete { choice_id: call.clone() };
+    (OutputKind::Typed(kind), "The question is closed.".to_owned())
+}
+
+/// POSTs the promised answers. Of one that does not get through the model reads, if its call still waits: the tool
+/// would wait for ever.
+pub(super) async fn deliver(
+    runtime: &Runtime,
+    registry: &Registry,
+    manager: &HistoryManager,
+    owed: &[OutboxEntry],
+) -> Result<(), SliceError> {
+    // Whoever gives up on an input has no tools at hand: the next slice sends what is owed.
+    if registry.iter().next().is_none() {
+        return Ok(());
+    }
+    let answers = owed.iter().filter_map(|entry| match &entry.promise {
+        Promise::Answer { call, server, response_url, selected } => {
+            Some(post(registry, call, server.as_deref(), response_url, *selected))
+        }
+        Promise::Call { .. }
+        | Promise::Cancel { .. }
+        | Promise::Reply { .. }
+        | Promise::Notice { .. }
+        | Promise::OAuth { .. }
+        | Promise::Choice { .. }
+        | Promise::Release
+        | Promise::Wake { .. }
+        | Promise::Report { .. }
+        | Promise::Message { .. }
+        | Promise::Closed
+        | Promise::Unknown(_) => None,
+    });
+    let thread = manager.history().thread();
+    for (call, posted) in join_all(answers).await {
+        let ok = posted.is_ok();
+        tracing::info!(%thread, %call, ok, "answer to a choice");
+        let waits = manager.history().open_calls().any(|open| &open.call == call && !open.parked);
+        if let Err(e) = posted
+            && waits
+        {
+            let parts = vec![ContentPart::Text(format!("Error: {e}"))];
+            let result = InputMessage::tool_result(thread.clone(), call.clone(), parts);
+            runtime.input.send(&result, &dispatch_failed_id(thread, call)).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn post<'a>(
+    registry: &Registry,
+    call: &'a CallId,
+    server: Option<&str>,
+    response_url: &str,
+    selected: usize,
+) -> (&'a CallId, Result<(), ToolError>) {
+    let posted = match server.and_then(|server| registry.of_server(server)) {
+        Some(tool) => tool.answer_choice(response_url, call, selected).await,
+        None => Err(ToolError::Failed("the tool server that asked is not there any more".to_owned())),
+    };
+    (call, posted)
+}

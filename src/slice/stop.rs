@@ -1,0 +1,63 @@
+//! Ending a response that streams, because somebody asked for it (`POST /threads/{id}/cancel`).
+//!
+//! The request is a row that names the head it saw. A slice heeds it only at that head, and only if it is younger than
+//! what the slice has loaded: a thread that slept when it was asked must not stop its next response.
+
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+
+use super::{Runtime, Session};
+use crate::history::{Layer, wording};
+use crate::message::{ContentPart, Outcome, SettledBy};
+use crate::store::Promise;
+use crate::thread::HistoryManager;
+
+/// Between two looks while a model streams.
+const POLL: Duration = Duration::from_secs(1);
+/// The stored reason why such a response ended.
+const STOP_REASON: &str = "stopped";
+/// What the user is told.
+const NOTICE: &str = "Stopped, as you asked. Write again to go on.";
+
+/// Resolves when the slice is to end its response. It looks once a [`POLL`] for as long as it is awaited.
+pub(super) fn asked(runtime: &Runtime, manager: &HistoryManager) -> BoxFuture<'static, ()> {
+    let store = runtime.store.clone();
+    let meta = manager.meta();
+    let (thread, here) = (meta.thread.clone(), (meta.epoch, meta.head));
+    let seen = manager.seen_stop().map(str::to_owned);
+    Box::pin(async move {
+        loop {
+            tokio::time::sleep(POLL).await;
+            match store.stop(&thread).await {
+                Ok(Some(stop)) if (stop.epoch, stop.head) == here && Some(&stop.id) != seen.as_ref() => {
+                    return;
+                }
+                Ok(_) => {}
+                Err(error) => tracing::info!(%thread, %error, "cannot look for a cancel request"),
+            }
+        }
+    })
+}
+
+/// Keeps what was streamed: text stays, trailing reasoning does not, and calls were never dispatched.
+pub(super) fn end_response(runtime: &Runtime, session: &Session, manager: &mut HistoryManager) {
+    let now_ms = runtime.clock.now_ms();
+    let model = session.profile.model.model().to_owned();
+    let user = manager.history().current_user();
+    let first = manager.history().next_seq_after_inputs();
+    let history = manager.history_mut();
+    history.mark_inputs_model_validated();
+    let calls = history.flush_turn_trimming_reasoning(&model, STOP_REASON, user.as_deref(), now_ms);
+    let last = history.next_seq_after_inputs();
+    for call in &calls {
+        let parts = vec![ContentPart::Text(wording::stopped(&call.name))];
+        let (outcome, by) = (Outcome::Halted, SettledBy::Runtime);
+        history.settle(&call.call_id, outcome, parts, by, Layer::WithResponse, now_ms);
+    }
+    if last > first {
+        let refused = calls.into_iter().map(|call| call.call_id).collect();
+        manager.promise(Promise::Reply { from: first, to: last, refused });
+    }
+    manager.promise(Promise::Notice { text: NOTICE.to_owned() });
+}
