@@ -266,7 +266,7 @@ async fn d4_an_event_has_a_child_of_its_own_once_and_the_parent_is_not_disturbed
 async fn rap_41_a_cancelled_subscription_takes_no_events_and_its_server_is_told() {
     let (world, call) = subscribed(ScriptedModel::prompts()).await;
     world.done(&world.user(&format!(r#"call cancel_subscription {{"tool_call_id":"{call}"}}"#))).await;
-    assert_eq!(*world.tools.cancelled.lock().unwrap(), [call.clone()]);
+    assert_eq!(*world.tools.cancelled.lock().unwrap(), std::slice::from_ref(&call));
     assert_eq!(world.store.get_active_subscriptions(&ThreadId::from(THREAD)).await.unwrap(), []);
     let story = world.story().await;
     world.done(&world.message(&event(&call, "late", false))).await;

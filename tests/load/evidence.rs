@@ -149,6 +149,13 @@ pub fn is_kept(entry: &OutboxEntry, evidence: &Evidence) -> bool {
         }),
         // Nobody waits for these.
         Promise::Cancel { .. } | Promise::Release => true,
-        Promise::OAuth { .. } | Promise::Choice { .. } | Promise::Unknown(_) => false,
+        Promise::OAuth { .. }
+        | Promise::Choice { .. }
+        | Promise::Answer { .. }
+        | Promise::Wake { .. }
+        | Promise::Report { .. }
+        | Promise::Message { .. }
+        | Promise::Closed
+        | Promise::Unknown(_) => false,
     }
 }

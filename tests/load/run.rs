@@ -174,6 +174,7 @@ fn config(stack: &Stack, tools: &str, front: &str) -> Arc<Config> {
             callback_base_url: front.to_owned(),
             callback_keys_secret: None,
             callback_keys_env: None,
+            ..AwsConfig::default()
         },
         ..Config::default()
     })

@@ -94,6 +94,7 @@ fn clients(dynamodb: &str, queues: &str, http: SharedHttpClient) -> Clients {
     Clients {
         dynamodb: aws_sdk_dynamodb::Client::new(&shared(dynamodb, http.clone())),
         sqs: sqs::client(&shared(queues, http)),
+        scheduler: None,
     }
 }
 
