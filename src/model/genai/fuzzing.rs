@@ -21,7 +21,8 @@ use crate::history::request::ModelRequest;
 use crate::model::{ModelError, ModelEvent};
 
 /// One provider of each dialect, in the order of [`DIALECTS`].
-const PROVIDERS: [&str; DIALECTS] = ["openai", "openai_resp", "anthropic", "gemini", "bedrock_api", "deepseek"];
+const PROVIDERS: [&str; DIALECTS] =
+    ["openai", "openai_resp", "anthropic", "gemini", "bedrock_api", "deepseek"];
 /// How many there are.
 pub const DIALECTS: usize = 6;
 
