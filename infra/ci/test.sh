@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Every check of dormouse, on a machine that has a Rust toolchain, a C compiler and Python 3. What else it needs is
-# installed below ${XDG_CACHE_HOME:-~/.cache}/dormouse, once; so is what is built. About 35 minutes the first time on
-# two cores, about 5 after that.
+# installed below ${XDG_CACHE_HOME:-~/.cache}/dormouse, once; so is what is built. About 45 minutes the first time on
+# two cores, about 9 after that.
 #
 #   bash infra/ci/test.sh            everything
-#   bash infra/ci/test.sh quick      without the Lambda build and the deployed stack; says so
+#   bash infra/ci/test.sh quick      without the fuzzing, the Lambda build and the deployed stack; says so
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 cache="${XDG_CACHE_HOME:-$HOME/.cache}/dormouse"
@@ -57,9 +57,11 @@ step "the HTTP API, against its description"
 bash infra/ci/http.sh
 
 if [[ "${1:-}" == quick ]]; then
-  printf '\nSKIPPED: the Lambda build and the deployed stack (quick)\n'
+  printf '\nSKIPPED: the fuzzing, the Lambda build and the deployed stack (quick)\n'
   exit 0
 fi
+step "fuzzing"
+bash infra/ci/fuzz.sh
 step "the stack, deployed to the emulator"
 bash infra/ci/stack.sh
 step "done"

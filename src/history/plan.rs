@@ -149,7 +149,8 @@ impl SyncPlan {
     fn take(&mut self, draft: &Draft, epoch: crate::message::Epoch) {
         if draft.opens_turn {
             self.turn_id = Some(ItemId::at(epoch, self.head));
-            self.next_turn += 1;
+            // A row may say that this is the last one there can be.
+            self.next_turn = self.next_turn.saturating_add(1);
         }
         let facts = facts(draft, self.next_turn.saturating_sub(1), self.turn_id.clone());
         self.items.push(Item::fresh(self.head, draft.body.clone(), facts));

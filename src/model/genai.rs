@@ -18,6 +18,9 @@
 mod classify;
 pub mod dialect;
 mod frames;
+#[cfg(fuzzing)]
+#[doc(hidden)]
+pub mod fuzzing;
 mod names;
 mod openai;
 mod request;

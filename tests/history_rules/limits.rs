@@ -160,3 +160,13 @@ fn i2_an_input_is_taken_once_under_its_dedup_id() {
     );
     assert_eq!(thread.request(), ["U yes | yes"]);
 }
+
+#[test]
+fn i9_a_stored_turn_index_that_cannot_grow_stops_no_thread() {
+    let mut thread = Thread::new();
+    thread.rows.meta.next_turn = u32::MAX;
+    thread.crashes();
+    assert_eq!(thread.arrives(&user("hi")), Accepted::Ready);
+    thread.model(&[says("hello")]);
+    assert_eq!(thread.rows.meta.next_turn, u32::MAX);
+}

@@ -103,14 +103,20 @@ impl Frames {
 
 impl ChatFrameSink for Frames {
     fn on_frame(&self, _ctx: &FrameCtx, frame: RawFrameRef<'_>) {
+        self.read(frame.event, frame.data);
+    }
+}
+
+impl Frames {
+    /// Reads one frame. What cannot be read here is genai's to report.
+    pub(super) fn read(&self, event: Option<&str>, data: &str) {
         let mut state = self.state();
-        // What cannot be read here is genai's to report.
         let _ = match self.dialect {
-            Dialect::Chat => state.chat(frame.data),
-            Dialect::Responses => state.responses(frame.data),
-            Dialect::Anthropic => state.anthropic(frame.data),
-            Dialect::Gemini => state.gemini(frame.data),
-            Dialect::Bedrock => state.bedrock(frame.event.unwrap_or_default(), frame.data),
+            Dialect::Chat => state.chat(data),
+            Dialect::Responses => state.responses(data),
+            Dialect::Anthropic => state.anthropic(data),
+            Dialect::Gemini => state.gemini(data),
+            Dialect::Bedrock => state.bedrock(event.unwrap_or_default(), data),
         };
     }
 }

@@ -19,6 +19,9 @@ mod bodies;
 mod calls;
 mod codec;
 mod commit;
+#[cfg(fuzzing)]
+#[doc(hidden)]
+pub mod fuzzing;
 mod keys;
 mod load;
 mod meta_row;
