@@ -625,6 +625,8 @@ async fn f62_the_demo_servers_results_come_back_as_inputs() {
         subscriptions: vec![],
         choices: vec![],
         closed_choices: vec![],
+        children: vec![],
+        open_children: 0,
         now_ms: 0,
     };
     store.commit(commit).await.unwrap();

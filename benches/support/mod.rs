@@ -134,6 +134,7 @@ impl Asking {
             dedup: DedupId::new("d-next"),
             cause: MessageId::new("m-next"),
             key: "1".to_owned(),
+            receives: 1,
             now_ms: NOW_MS,
         };
         let handled = manager.handle_input(&message, &arrival).await.unwrap();
@@ -279,6 +280,9 @@ pub async fn fill(store: &dyn Store, items: &[Item]) {
             release: Vec::new(),
             subscriptions: Vec::new(),
             choices: Vec::new(),
+            closed_choices: Vec::new(),
+            children: Vec::new(),
+            open_children: 0,
             now_ms: NOW_MS,
         };
         assert_eq!(store.commit(commit).await.unwrap(), Committed::Done);
