@@ -297,6 +297,8 @@ async fn a_closed_thread_takes_nothing_and_is_still_shown() {
         subscriptions: vec![],
         choices: vec![],
         closed_choices: vec![],
+        children: Vec::new(),
+        open_children: 0,
         now_ms: 0,
     };
     assert_eq!(front.world.store.commit(commit).await.unwrap(), Committed::Done);
