@@ -380,7 +380,7 @@ async fn i5_user_text_interrupts_and_the_late_result_is_a_note() {
 // I6: one writer.
 
 #[tokio::test]
-async fn i6_of_two_workers_with_one_message_one_commits_and_one_dispatches() {
+async fn f57_i6_of_two_workers_with_one_message_one_commits_and_one_dispatches() {
     let world = world(vec![calls(&[("p", "echo", "{}")]), calls(&[("q", "other", "{}")])]);
     let message = world.user("hi");
     let batch = [message];
@@ -393,7 +393,7 @@ async fn i6_of_two_workers_with_one_message_one_commits_and_one_dispatches() {
 }
 
 #[tokio::test]
-async fn i6_a_lost_race_starts_over_and_keeps_both_messages_in_order() {
+async fn f60_i6_a_lost_race_starts_over_and_keeps_both_messages_in_order() {
     let world = world(vec![text("one"), text("two"), text("three")]);
     let (first, second) = (world.user("a"), world.user("b"));
     let (first_batch, second_batch) = ([first], [second]);
@@ -743,7 +743,7 @@ async fn unknown_threads_and_unknown_calls_leave_no_trace() {
 }
 
 #[tokio::test]
-async fn several_threads_of_a_batch_are_served_and_one_failing_leaves_the_others() {
+async fn f53_several_threads_of_a_batch_are_served_and_one_failing_leaves_the_others() {
     let model = ScriptedModel::prompts();
     let world = World::new(model);
     let to = |thread: &str, text: &str| world.message(&InputMessage::user_text(ThreadId::from(thread), text));
@@ -799,4 +799,28 @@ async fn stored(world: &World, rows: &[&str]) {
         now_ms: 0,
     };
     world.store.commit(commit).await.unwrap();
+}
+
+#[tokio::test]
+async fn f52_behind_the_first_input_that_fails_nothing_of_its_thread_is_looked_at() {
+    let world = World::new(ScriptedModel::prompts());
+    let newer = Delivery { body: r#"{"schema":99,"group_id":"th-1"}"#.to_owned(), ..world.user("x") };
+    let batch = [world.user("say one"), newer, world.user("say three")];
+    assert_eq!(world.deliver(&batch).await, [batch[1].message_id.clone(), batch[2].message_id.clone()]);
+    assert_eq!(world.story().await, ["user: say one", "assistant: one"]);
+    assert_eq!(world.model.calls(), 1, "nobody was asked about the third");
+}
+
+#[tokio::test]
+async fn f58_an_id_counts_once_for_days_and_two_equal_texts_are_two() {
+    let world = World::new(ScriptedModel::prompts());
+    let first = world.user("yes");
+    world.done(&first).await;
+    // Hours later the queue has forgotten the id; the thread has not.
+    let again = Delivery { dedup: first.dedup.clone(), ..world.user("yes") };
+    world.done(&again).await;
+    assert_eq!(world.story().await.len(), 2, "the producer sent it again");
+    world.done(&world.user("yes")).await;
+    let story = world.story().await;
+    assert_eq!(story.iter().filter(|line| *line == "user: yes").count(), 2, "the user said it again: {story:?}");
 }
