@@ -182,10 +182,11 @@ impl Sim {
                         });
                         said && !published && !thread.silent
                     }
-                    Promise::Notice { .. }
-                    | Promise::OAuth { .. }
-                    | Promise::Choice { .. }
-                    | Promise::Answer { .. } => !published,
+                    Promise::Notice { .. } | Promise::OAuth { .. } | Promise::Answer { .. } => !published,
+                    // A question that is over before it was shown is not shown any more.
+                    Promise::Choice { call } => {
+                        !published && thread.calls.get(call).is_none_or(|call| call.settled.is_none())
+                    }
                     Promise::Call { call } => {
                         let settled = thread.calls.get(call).is_some_and(|call| call.settled.is_some());
                         // A result without a dispatch says that the dispatch was not possible.
