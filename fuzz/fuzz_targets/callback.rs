@@ -124,6 +124,9 @@ async fn store() -> MemoryStore {
         release: Vec::new(),
         subscriptions: Vec::new(),
         choices: Vec::new(),
+        closed_choices: Vec::new(),
+        children: Vec::new(),
+        open_children: 0,
         now_ms: 0,
     };
     store.commit(commit).await.expect("a store in memory");
