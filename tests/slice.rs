@@ -822,5 +822,9 @@ async fn f58_an_id_counts_once_for_days_and_two_equal_texts_are_two() {
     assert_eq!(world.story().await.len(), 2, "the producer sent it again");
     world.done(&world.user("yes")).await;
     let story = world.story().await;
-    assert_eq!(story.iter().filter(|line| *line == "user: yes").count(), 2, "the user said it again: {story:?}");
+    assert_eq!(
+        story.iter().filter(|line| *line == "user: yes").count(),
+        2,
+        "the user said it again: {story:?}"
+    );
 }
