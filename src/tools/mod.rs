@@ -151,7 +151,9 @@ pub trait Tool: Send + Sync {
     }
 
     /// Dispatches a call and returns without waiting for its result. Called only after the call is committed.
-    async fn execute(&self, call: &Invocation) -> Result<(), ToolError>;
+    async fn execute(&self, call: &Invocation) -> Result<(), ToolError> {
+        Err(ToolError::Failed(format!("{} runs inside the slice", call.name)))
+    }
 
     /// Runs a call inside the slice. Called only for [`Execution::Synchronous`] tools.
     async fn execute_synchronous(&self, call: &Invocation) -> Result<ToolOutput, ToolError> {

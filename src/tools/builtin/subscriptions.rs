@@ -49,10 +49,6 @@ impl Tool for CancelSubscription {
         Execution::Synchronous(Rerun::Safe)
     }
 
-    async fn execute(&self, call: &Invocation) -> Result<(), ToolError> {
-        Err(ToolError::Failed(format!("{} runs inside the slice", call.name)))
-    }
-
     async fn execute_synchronous(&self, call: &Invocation) -> Result<ToolOutput, ToolError> {
         let Arguments { tool_call_id } = arguments(&call.arguments)?;
         let stored = self.store.subscription(&call.thread, &tool_call_id).await;

@@ -128,10 +128,6 @@ impl Tool for ThreadTool {
         Execution::Synchronous(Rerun::Safe)
     }
 
-    async fn execute(&self, call: &Invocation) -> Result<(), ToolError> {
-        Err(ToolError::Failed(format!("{} runs inside the slice", call.name)))
-    }
-
     async fn execute_synchronous(&self, call: &Invocation) -> Result<ToolOutput, ToolError> {
         match self.kind {
             Kind::Spawn => self.spawn(call).await,
