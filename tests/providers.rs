@@ -410,7 +410,7 @@ fn result(call_id: &str, name: &str, parts: Vec<ContentPart>) -> RequestResult {
 }
 
 fn image() -> ContentPart {
-    ContentPart::Image { data: ImageData::Base64("iVBORw0K".into()), media_type: Some("png".into()) }
+    ContentPart::Image { data: ImageData::Base64("iVBORw0KGgo=".into()), media_type: Some("png".into()) }
 }
 
 fn image_by_address() -> ContentPart {
@@ -522,7 +522,7 @@ async fn f29_f37_f44_a_chat_request_pairs_adjacent_with_our_ids_raw_arguments_an
 #[tokio::test]
 async fn a_chat_request_carries_images_where_the_model_takes_them() {
     let (body, _, _) = sent("openai", history(), true, chat_ok()).await;
-    let url = json!({ "type": "image_url", "image_url": { "url": "data:image/png;base64,iVBORw0K" } });
+    let url = json!({ "type": "image_url", "image_url": { "url": "data:image/png;base64,iVBORw0KGgo=" } });
     let messages = body["messages"].as_array().unwrap();
     assert_eq!(messages[3]["content"], "one\n[image: in the next message]");
     assert_eq!(
@@ -814,7 +814,7 @@ async fn f38_f44_an_anthropic_request_alternates_with_results_first_and_reasonin
     let names: Vec<&str> =
         body["tools"].as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap()).collect();
     assert!(names[1].starts_with("foo_bar_") && names[2].starts_with("web_search_"), "{names:?}");
-    let picture = json!({ "type": "image", "source": { "type": "base64", "media_type": "image/png", "data": "iVBORw0K" } });
+    let picture = json!({ "type": "image", "source": { "type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo=" } });
     let mut input: Value = serde_json::from_str(ODD_ARGUMENTS).unwrap();
     assert_eq!(
         body["messages"],

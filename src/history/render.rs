@@ -11,7 +11,7 @@ use super::request::{
     ToolDefinition,
 };
 use super::wire::{WireIds, check, wire_arguments};
-use super::{History, wording};
+use super::{History, image, wording};
 use crate::message::{
     CallId, ContentPart, EventItem, ItemBody, Outcome, ReasoningItem, ToolCallItem, ToolResultItem,
 };
@@ -244,8 +244,11 @@ impl<'a> Builder<'a> {
     fn parts(&self, parts: &[ContentPart]) -> Vec<ContentPart> {
         let shown = |part: &ContentPart| match part {
             ContentPart::Text(_) => part.clone(),
-            ContentPart::Image { .. } if self.options.image_input => part.clone(),
-            ContentPart::Image { .. } => ContentPart::text(wording::IMAGE_OMITTED),
+            ContentPart::Image { .. } if !self.options.image_input => {
+                ContentPart::text(wording::IMAGE_OMITTED)
+            }
+            ContentPart::Image { data, .. } if image::is_acceptable(data) => part.clone(),
+            ContentPart::Image { .. } => ContentPart::text(wording::IMAGE_UNUSABLE),
             ContentPart::Unknown(_) => ContentPart::text(wording::UNKNOWN_CONTENT),
         };
         parts.iter().filter(|part| !part.is_blank()).map(shown).collect()

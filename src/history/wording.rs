@@ -7,6 +7,9 @@ use crate::message::Outcome;
 pub const NO_OUTPUT: &str = "(no output)";
 /// An image for a model that takes none.
 pub const IMAGE_OMITTED: &str = "[image omitted: this model takes no images]";
+/// An image that some provider would refuse.
+pub const IMAGE_UNUSABLE: &str =
+    "[image omitted: it is no PNG, JPEG, GIF or WebP picture of at most 5 MiB, nor an https address]";
 /// A content kind that this version does not know.
 pub const UNKNOWN_CONTENT: &str = "[content of an unknown kind omitted]";
 /// The history would not begin with a user-role message.

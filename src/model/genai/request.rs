@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use super::dialect::Dialect;
 use super::names::ToolNames;
+use crate::history::image::media_type_of_base64;
 use crate::history::request::{
     AssistantMessage, ModelRequest, RequestCall, RequestMessage, RequestReasoning, RequestResult,
 };
@@ -299,18 +300,16 @@ fn anthropic_url_image(url: &str) -> Value {
     json!({ "type": "image", "source": { "type": "url", "url": url } })
 }
 
-/// The media type of an image, from what was said about it or from how its bytes begin.
+/// The media type of an image, from how its bytes begin (providers refuse another one), else from what was said.
 pub(super) fn mime(media_type: Option<&str>, base64: &str) -> String {
+    if let Some(seen) = media_type_of_base64(base64) {
+        return seen.to_owned();
+    }
     match media_type.map(str::trim).filter(|said| !said.is_empty()) {
         Some(full) if full.contains('/') => full.to_ascii_lowercase(),
         Some(subtype) if subtype.eq_ignore_ascii_case("jpg") => "image/jpeg".to_owned(),
         Some(subtype) => format!("image/{}", subtype.to_ascii_lowercase()),
-        None => {
-            let subtype = [("/9j/", "jpeg"), ("R0lG", "gif"), ("UklG", "webp")]
-                .into_iter()
-                .find_map(|(start, subtype)| base64.starts_with(start).then_some(subtype));
-            format!("image/{}", subtype.unwrap_or("png"))
-        }
+        None => "image/png".to_owned(),
     }
 }
 
@@ -323,8 +322,8 @@ mod tests {
         assert_eq!(mime(Some("png"), ""), "image/png");
         assert_eq!(mime(Some("jpg"), ""), "image/jpeg");
         assert_eq!(mime(Some("image/WEBP"), ""), "image/webp");
-        assert_eq!(mime(None, "/9j/4AAQ"), "image/jpeg");
-        assert_eq!(mime(None, "iVBORw0K"), "image/png");
+        assert_eq!(mime(None, "/9j/4AAQSkZJRgAB"), "image/jpeg");
+        assert_eq!(mime(Some("jpeg"), "iVBORw0KGgo="), "image/png");
     }
 
     #[test]

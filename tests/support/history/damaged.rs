@@ -47,13 +47,21 @@ pub fn text() -> impl Strategy<Value = String> {
     ]
 }
 
+/// As a tool may send them: some that providers take, some that none does.
+fn image() -> impl Strategy<Value = ImageData> {
+    const BASE64: &[&str] = &["iVBORw0KGgo=", "/9j/4AAQSkZJRgAB", "AA==", "", "iVBORw0KGgo", "i V", "\u{0}"];
+    const URLS: &[&str] =
+        &["https://x/y", "http://x/y", "", "/y", "file:///y", "data:image/png;base64,iVBORw0KGgo="];
+    prop_oneof![
+        prop::sample::select(BASE64).prop_map(|text| ImageData::Base64(text.to_owned())),
+        prop::sample::select(URLS).prop_map(|text| ImageData::Url(text.to_owned())),
+    ]
+}
+
 fn part() -> impl Strategy<Value = ContentPart> {
     prop_oneof![
         5 => text().prop_map(ContentPart::Text),
-        1 => any::<bool>().prop_map(|url| ContentPart::Image {
-            data: if url { ImageData::Url("https://x/y".into()) } else { ImageData::Base64("AA==".into()) },
-            media_type: None,
-        }),
+        1 => image().prop_map(|data| ContentPart::Image { data, media_type: None }),
         1 => Just(ContentPart::Unknown(serde_json::json!({"type": "hologram"}))),
     ]
 }

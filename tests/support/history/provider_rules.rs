@@ -41,6 +41,21 @@ fn check_id(id: &str) -> Result<(), String> {
     if fits { Ok(()) } else { Err(format!("the id {id:?} is out of bounds")) }
 }
 
+/// "Could not process image": padded base64 of a PNG, JPEG, GIF or WebP picture, by the characters that these
+/// begin with, at most 5 MiB.
+fn check_picture(base64: &str) -> Result<(), String> {
+    let alphabet = |c: char| c.is_ascii_alphanumeric() || c == '+' || c == '/';
+    let body = base64.trim_end_matches('=');
+    let whole = base64.len() % 4 == 0 && base64.len() - body.len() <= 2 && body.chars().all(alphabet);
+    let known =
+        ["iVBORw0KGg", "/9j/", "R0lGODdh", "R0lGODlh", "UklGR"].iter().any(|start| base64.starts_with(start));
+    if whole && known && base64.len() <= 5 * 1024 * 1024 {
+        Ok(())
+    } else {
+        Err(format!("an image of {} characters that is none", base64.len()))
+    }
+}
+
 fn check_parts(parts: &[ContentPart]) -> Result<(), String> {
     if parts.is_empty() {
         return Err("empty content".to_owned());
@@ -49,9 +64,11 @@ fn check_parts(parts: &[ContentPart]) -> Result<(), String> {
         match part {
             ContentPart::Text(text) if blank(text) => return Err("a text is blank".to_owned()),
             ContentPart::Text(_) => {}
-            ContentPart::Image { data: ImageData::Base64(data) | ImageData::Url(data), .. } => {
-                if data.is_empty() {
-                    return Err("an image without bytes".to_owned());
+            ContentPart::Image { data: ImageData::Base64(data), .. } => check_picture(data)?,
+            ContentPart::Image { data: ImageData::Url(url), .. } => {
+                // "Only HTTPS URLs are supported."
+                if !url.strip_prefix("https://").is_some_and(|rest| !rest.is_empty()) {
+                    return Err(format!("an image at {url:?}"));
                 }
             }
             ContentPart::Unknown(_) => return Err("a content kind that no provider knows".to_owned()),
