@@ -8,6 +8,7 @@ mod ids;
 mod input;
 mod item;
 pub mod json;
+mod operation;
 mod output;
 
 pub use content::{ContentPart, ImageData};
@@ -22,4 +23,5 @@ pub use item::{
     ToolCallItem, ToolResultItem, UserItem,
 };
 pub use json::RawJson;
+pub use operation::{Rewind, RewindTarget, Seen, Then};
 pub use output::{OutputKind, OutputMessage, TypedOutput};

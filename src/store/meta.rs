@@ -264,6 +264,11 @@ pub enum Promise {
         /// `send_message_to_child`.
         call: CallId,
     },
+    /// Tell a child that its part of the conversation is over.
+    End {
+        /// The child.
+        thread: ThreadId,
+    },
     /// Tell every tool server that this thread is closed.
     Closed,
     /// A promise of a newer version: kept as it is, and not for this one to send.

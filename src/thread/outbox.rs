@@ -24,6 +24,7 @@ impl HistoryManager {
             | Promise::Wake { .. }
             | Promise::Report { .. }
             | Promise::Message { .. }
+            | Promise::End { .. }
             | Promise::Closed => Vec::new(),
         };
         let epoch = self.history.epoch().to_string();
