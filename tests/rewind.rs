@@ -7,7 +7,7 @@ mod kills;
 mod world;
 
 use dormouse::message::{
-    CallId, ContentPart, Epoch, InputContent, InputMessage, ItemId, Rewind, RewindTarget, Seen, Seq,
+    CallId, ContentPart, Epoch, Fork, InputContent, InputMessage, ItemId, Rewind, RewindTarget, Seen, Seq,
     Synthetic, Then, ThreadId,
 };
 use dormouse::model::scripted::ScriptedModel;
@@ -229,4 +229,56 @@ fn event(call: &CallId, text: &str) -> InputMessage {
     event.synthetic =
         Some(Synthetic::SubscriptionEvent { tool_call_id: call.clone(), associative: true, r#final: false });
     event
+}
+
+fn fork(world: &World, source: &str, target: &str, through: Option<u32>) -> Delivery {
+    let content = InputContent::Fork(Fork { source: source.into(), through });
+    world.message(&InputMessage::plain(target.into(), content))
+}
+
+#[tokio::test]
+async fn a_fork_reads_by_reference_goes_its_own_way_and_outlives_a_rewind_of_its_source() {
+    let world = three_turns().await;
+    let twice = fork(&world, THREAD, "th-f", Some(1));
+    world.done(&twice).await;
+    world.done(&twice.again()).await;
+    let two = ["user: say one", "assistant: one", "user: say two", "assistant: two"];
+    assert_eq!(world.story_of(&"th-f".into()).await, two);
+    let meta = world.store.meta(&"th-f".into()).await.unwrap().unwrap();
+    assert_eq!(
+        (meta.head, meta.next_turn, meta.parent, meta.agent.as_str()),
+        (Seq::FIRST, 2, None, "default")
+    );
+    world.done(&rewind(&world, RewindTarget::Turn(0), None)).await;
+    world.done(&world.message(&InputMessage::user_text("th-f".into(), "seen"))).await;
+    let story = world.story_of(&"th-f".into()).await;
+    assert_eq!(story.last().unwrap(), "assistant: seen: say one|say two");
+    // A fork of the fork, whole; and the fork itself can be rewound into what it inherits.
+    world.done(&fork(&world, "th-f", "th-g", None)).await;
+    assert_eq!(world.story_of(&"th-g".into()).await, story);
+    let back = Rewind { target: RewindTarget::Turn(1), seen: None, then: None };
+    world.done(&world.message(&InputMessage::plain("th-f".into(), InputContent::Rewind(back)))).await;
+    assert_eq!(world.story_of(&"th-f".into()).await, two[..2]);
+    assert_eq!(world.story_of(&"th-g".into()).await, story);
+}
+
+#[tokio::test]
+async fn a_fork_is_cut_before_a_step_that_waits_and_its_refusals_make_nothing() {
+    let world = World::with_builtins(ScriptedModel::prompts());
+    world.done(&world.user("say one")).await;
+    world.done(&world.user("look echo {}")).await;
+    world.done(&fork(&world, THREAD, "th-f", None)).await;
+    let story = world.story_of(&"th-f".into()).await;
+    assert_eq!(story, ["user: say one", "assistant: one", "user: look echo {}"], "no text without its call");
+    assert!(world.store.meta(&"th-f".into()).await.unwrap().unwrap().pending.is_empty());
+    for (source, target, through, says) in [
+        (THREAD, "th-f", None, "a thread of this name exists"),
+        ("th-9", "th-h", None, "there is no thread th-9"),
+        (THREAD, "th-h", Some(2), "no turn of this thread begins there"),
+    ] {
+        world.done(&fork(&world, source, target, through)).await;
+        assert!(last_error(&world).await.contains(says), "{says}");
+    }
+    assert_eq!(world.store.meta(&"th-h".into()).await.unwrap(), None);
+    assert_eq!(world.pending().await.len(), 1, "the source still waits");
 }

@@ -62,6 +62,14 @@ pub struct HiddenTurn {
     pub text: String,
 }
 
+/// What a fork inherits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ForkPoint {
+    base: Vec<Span>,
+    next_turn: u32,
+    turn_id: Option<ItemId>,
+}
+
 /// Where an item is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
@@ -249,6 +257,57 @@ impl History {
         let calls = self.committed.iter().skip(self.inherited_items()).rev();
         let spawns = calls.filter_map(|item| call_of(&item.body)).filter(|(name, _)| *name == SPAWN_TOOL);
         spawns.map(|(_, call)| call.clone())
+    }
+
+    /// What a fork inherits: everything up to the end of the turn `through`, or of the thread, and of the last turn
+    /// only steps whose calls have their results.
+    ///
+    /// # Errors
+    /// [`RewindRefused::NoSuchTurn`] if no turn has that index, [`RewindRefused::TooManySpans`].
+    pub fn fork_point(&self, through: Option<u32>) -> Result<ForkPoint, RewindRefused> {
+        if through.is_some_and(|turn| turn >= self.next_turn) {
+            return Err(RewindRefused::NoSuchTurn);
+        }
+        let behind =
+            |item: &Item| item.facts.opens_turn && through.is_some_and(|turn| item.facts.turn > turn);
+        let end = self.committed.iter().position(behind).unwrap_or(self.committed.len());
+        let is_open = |item: &Item| {
+            call_of(&item.body)
+                .is_some_and(|(_, call)| self.open.iter().any(|open| &open.pending.call == call))
+        };
+        let keep = match self.committed[..end].iter().position(is_open) {
+            Some(open) => self.start_of_response(open),
+            None => end,
+        };
+        let base = self.spans_up_to(keep);
+        if base.len() > MAX_SPANS {
+            return Err(RewindRefused::TooManySpans);
+        }
+        let last = self.committed[..keep].last();
+        let next_turn = last.map_or(0, |item| item.facts.turn.saturating_add(1));
+        Ok(ForkPoint { base, next_turn, turn_id: last.and_then(|item| item.facts.turn_id.clone()) })
+    }
+
+    /// The index at which the response that holds the item at `index` begins.
+    fn start_of_response(&self, index: usize) -> usize {
+        let said = |item: &Item| {
+            matches!(
+                item.body,
+                ItemBody::Assistant(_)
+                    | ItemBody::ToolCall(_)
+                    | ItemBody::BackendToolCall(_)
+                    | ItemBody::Reasoning(_)
+            )
+        };
+        index - self.committed[..index].iter().rev().take_while(|item| said(item)).count()
+    }
+
+    /// Begins with what another thread has; its items are not in hand until it is loaded again.
+    pub fn inherit(&mut self, point: ForkPoint) {
+        self.base = point.base;
+        self.next_turn = point.next_turn;
+        self.turn_id = point.turn_id;
+        self.moved = true;
     }
 
     fn drop_parked(&mut self, waiting: Waiting) {

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::content::{ContentPart, ImageData};
 use super::ids::{CallId, MessageId, ThreadId};
 use super::json::{self, RawJson};
-use super::operation::Rewind;
+use super::operation::{Fork, Rewind};
 
 /// The newest queue schema this version reads. A message of a newer one is handed back untouched.
 const SCHEMA: u32 = 1;
@@ -62,6 +62,8 @@ pub enum InputContent {
     Release,
     /// Hide the newest turns (dormouse only).
     Rewind(Rewind),
+    /// Begin as a copy of another thread (dormouse only).
+    Fork(Fork),
     /// End the thread (dormouse only).
     Close,
     /// A message of this thread went to the dead-letter queue (dormouse only).
@@ -71,7 +73,7 @@ pub enum InputContent {
 impl InputContent {
     /// Whether it is asked of the thread itself: it is a slice of its own.
     pub fn is_operation(&self) -> bool {
-        matches!(self, Self::Rewind(_) | Self::Close)
+        matches!(self, Self::Rewind(_) | Self::Fork(_) | Self::Close)
     }
 
     /// Whether it is something that a person says.
@@ -249,6 +251,7 @@ enum ContentOut<'a> {
     ClaimCheck(&'a ClaimCheck),
     Release,
     Rewind(&'a Rewind),
+    Fork(&'a Fork),
     Close,
     Undeliverable(&'a Undeliverable),
 }
@@ -324,6 +327,7 @@ impl InputMessage {
             InputContent::ClaimCheck(claim) => ContentOut::ClaimCheck(claim),
             InputContent::Release => ContentOut::Release,
             InputContent::Rewind(rewind) => ContentOut::Rewind(rewind),
+            InputContent::Fork(fork) => ContentOut::Fork(fork),
             InputContent::Close => ContentOut::Close,
             InputContent::Undeliverable(dead) => ContentOut::Undeliverable(dead),
         };
@@ -384,6 +388,7 @@ fn parse_content(raw: &RawJson) -> Result<InputContent, InputError> {
         "claim_check" => InputContent::ClaimCheck(read("content", raw)?),
         "release" => InputContent::Release,
         "rewind" => InputContent::Rewind(read("content", raw)?),
+        "fork" => InputContent::Fork(read("content", raw)?),
         "close" => InputContent::Close,
         "undeliverable" => InputContent::Undeliverable(read("content", raw)?),
         other => return Err(InputError::UnknownContent(other.to_owned())),

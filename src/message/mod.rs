@@ -23,5 +23,5 @@ pub use item::{
     ToolCallItem, ToolResultItem, UserItem,
 };
 pub use json::RawJson;
-pub use operation::{Rewind, RewindTarget, Seen, Then};
+pub use operation::{Fork, Rewind, RewindTarget, Seen, Then};
 pub use output::{OutputKind, OutputMessage, TypedOutput};

@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::content::ContentPart;
-use super::ids::{Epoch, ItemId, Seq};
+use super::ids::{Epoch, ItemId, Seq, ThreadId};
 
 /// Hides everything from a turn on. Nothing is deleted: the thread goes on in a new log that inherits what is left.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -48,4 +48,14 @@ pub enum Then {
     Say(Vec<ContentPart>),
     /// The turn's own opener stays, and the model answers it again (a reload).
     AnswerAgain,
+}
+
+/// Makes the thread that it reaches: it inherits another one's conversation by reference, and goes its own way.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fork {
+    /// Whose conversation.
+    pub source: ThreadId,
+    /// The last turn that is inherited; absent: all of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub through: Option<u32>,
 }

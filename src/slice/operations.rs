@@ -3,7 +3,7 @@
 use super::prepare::PrepareResult;
 use super::{Runtime, SliceError};
 use crate::history::{Accepted, Arrival};
-use crate::message::{ContentPart, InputContent, InputMessage, Rewind, Then, ThreadId};
+use crate::message::{ContentPart, Fork, InputContent, InputMessage, Rewind, Then, ThreadId};
 use crate::store::{DedupLife, Promise};
 use crate::thread::{Handled, HistoryManager};
 
@@ -44,6 +44,35 @@ pub(super) async fn rewind(
         }
         other => Err(SliceError::Bug(format!("an edit was not taken: {other:?}"))),
     }
+}
+
+/// Makes the thread as a fork of another one. Nothing of the other one changes.
+pub(super) async fn fork(
+    runtime: &Runtime,
+    message: &InputMessage,
+    arrival: &Arrival,
+    manager: &mut HistoryManager,
+    fork: &Fork,
+) -> Result<PrepareResult, SliceError> {
+    let refused = |why: String| Ok(PrepareResult::RefusedToUser(format!("Nothing was forked: {why}.")));
+    if manager.exists() {
+        return refused("a thread of this name exists; a fork needs a new one".to_owned());
+    }
+    let store = runtime.store.clone();
+    let source = HistoryManager::new_with_history(store.clone(), store, fork.source.clone()).await?;
+    if !source.exists() {
+        return refused(format!("there is no thread {}", fork.source));
+    }
+    let point = match source.history().fork_point(fork.through) {
+        Ok(point) => point,
+        Err(why) => return refused(why.to_string()),
+    };
+    let owner = message.user_id().or_else(|| source.meta().owner.clone());
+    manager.found(source.meta().agent.clone(), owner, arrival.now_ms);
+    manager.history_mut().inherit(point);
+    manager.record_processed(arrival, DedupLife::Days);
+    tracing::info!(thread = %manager.history().thread(), source = %fork.source, "thread forked");
+    Ok(PrepareResult::Handled)
 }
 
 /// Ends the thread for good, and its children that are still open; a parent is told.

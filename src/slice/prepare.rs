@@ -102,6 +102,7 @@ async fn take(
             Ok(PrepareResult::Refused("a word of a dead letter comes with no other message".to_owned()))
         }
         InputContent::Rewind(rewind) => operations::rewind(message, arrival, manager, rewind).await,
+        InputContent::Fork(fork) => operations::fork(runtime, message, arrival, manager, fork).await,
         InputContent::Close => operations::close(runtime, arrival, manager).await,
         InputContent::Release => {
             if manager.history().has_leftover_waiting() {
@@ -121,13 +122,16 @@ async fn take(
     }
 }
 
-/// Only user text creates a thread (D32).
+/// Only user text creates a thread (D32), and a fork, which says itself what it is.
 fn found_thread(
     runtime: &Runtime,
     message: &InputMessage,
     arrival: &Arrival,
     manager: &mut HistoryManager,
 ) -> Option<PrepareResult> {
+    if matches!(message.content, InputContent::Fork(_)) {
+        return None;
+    }
     let from_user = message.content.is_said() && message.synthetic.is_none();
     if !from_user {
         return Some(dropped(manager.history().thread(), arrival, "input for an unknown thread"));
