@@ -58,6 +58,8 @@ pub struct AgentConfig {
     pub tool_servers: Option<Vec<String>>,
     /// Bound on one response, in tokens; absent: the provider's own.
     pub max_output_tokens: Option<u32>,
+    /// Whether old tool results are shortened when the model's window fills; absent: yes.
+    pub prune: Option<bool>,
 }
 
 /// A model.

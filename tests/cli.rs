@@ -259,3 +259,34 @@ fn a_call_that_waits_is_listed_and_settled_by_hand() {
     assert_eq!(items[2..], ["tool_result: Error: it is gone", "assistant: result: Error: it is gone"]);
     assert_eq!(home.ok(&["pending", "--older", "0s"]), "");
 }
+
+#[test]
+fn a_conversation_is_rewound_after_it_was_shown_forked_and_closed() {
+    let home = Home::new();
+    let _serving = home.serve(&[]);
+    for text in ["say one", "say two"] {
+        assert_eq!(home.ok(&["chat", text, "-t", "t1"]), text.trim_start_matches("say "));
+    }
+    let asked = home.run(&["rewind", "t1"]);
+    assert_eq!(asked.code, Some(2), "without --yes a script changes nothing: {asked:?}");
+    assert!(asked.stderr.contains("turn 1: say two"), "{asked:?}");
+    home.ok(&["fork", "t1", "t2"]);
+    home.items_when("t2", |items| items.len() == 4);
+    home.ok(&["rewind", "t1", "--say", "say deux", "--yes"]);
+    let items = home.items_when("t1", |items| items.last().is_some_and(|last| last.contains("deux")));
+    assert_eq!(items, ["user: say one", "assistant: one", "user: say deux", "assistant: deux"]);
+    assert_eq!(home.ok(&["chat", "seen", "-t", "t2"]), "seen: say one|say two", "the fork goes its own way");
+    for wrong in
+        [&["rewind", "t1", "--turn", "9"][..], &["rewind", "t9"], &["fork", "t1", "t2"], &["close", "t9"]]
+    {
+        assert_eq!(home.run(wrong).code, Some(2), "{wrong:?}");
+    }
+    home.ok(&["close", "t1"]);
+    for _ in 0..100 {
+        if home.ok(&["threads"]).contains("closed") {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    panic!("the thread is not closed");
+}

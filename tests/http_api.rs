@@ -529,3 +529,50 @@ async fn the_configuration_opens_nothing_to_others_without_tokens() {
         assert!(error.contains("http.tokens_env") && !error.contains("/"), "{error}");
     }
 }
+
+#[tokio::test]
+async fn a_thread_is_rewound_forked_and_closed_by_its_owner_alone() {
+    let front = Front::new(bearer(), vec![say("one"), say("two"), say("deux")]).await;
+    let (ann, bob) = (front.of(ANN), front.of(BOB));
+    for text in ["1", "2"] {
+        ann.post("/threads/t-1/messages", json!({"text": text})).await;
+        ann.work().await;
+    }
+    let last = json!({"target": "last_prompt", "preview": true});
+    for path in ["rewind", "fork", "close"] {
+        let body = if path == "fork" { json!({"thread_id": "t-9"}) } else { last.clone() };
+        assert_eq!(bob.post(&format!("/threads/t-1/{path}"), body).await.0, 404, "{path}");
+    }
+    let (status, seen) = ann.post("/threads/t-1/rewind", last).await;
+    assert_eq!((status, &seen["turns"]), (200, &json!([{"turn": 1, "text": "2"}])), "{seen}");
+    assert!(front.queued().is_empty(), "a preview queues nothing");
+    let edit = json!({"target": {"turn": 1}, "seen": seen["seen"], "then": {"say": [{"type": "text", "text": "zwei"}]}});
+    assert_eq!(ann.post("/threads/t-1/rewind", edit.clone()).await.0, 202);
+    ann.work().await;
+    let (_, thread) = ann.get("/threads/t-1").await;
+    let ids: Vec<&str> =
+        thread["items"].as_array().unwrap().iter().map(|item| item["id"].as_str().unwrap()).collect();
+    assert_eq!(ids, ["i0-1", "i0-2", "i1-1", "i1-2"], "the whole conversation, over its logs");
+    assert_eq!(thread["items"][3]["item"]["text"], "deux");
+    let (_, page) = ann.get("/threads/t-1?limit=1&after=2").await;
+    assert_eq!((&page["items"][0]["id"], &page["next"]), (&json!("i1-1"), &json!(3)));
+    let (status, why) = ann.post("/threads/t-1/rewind", edit).await;
+    assert!(status == 409 && why["error"].as_str().unwrap().contains("look again"), "{why}");
+    for (path, body, status) in [
+        ("rewind", json!({"target": {"turn": 7}}), 409),
+        ("rewind", json!({"target": "yesterday"}), 400),
+        ("fork", json!({"thread_id": "t-1"}), 409),
+        ("fork", json!({"thread_id": "t-2", "through": 7}), 409),
+    ] {
+        assert_eq!(ann.post(&format!("/threads/t-1/{path}"), body.clone()).await.0, status, "{path} {body}");
+    }
+    assert_eq!(ann.post("/threads/t-1/fork", json!({"thread_id": "t-2", "through": 0})).await.0, 202);
+    ann.work().await;
+    let (_, fork) = ann.get("/threads/t-2").await;
+    assert_eq!((fork["owner"].as_str(), fork["items"].as_array().unwrap().len()), (Some("ann"), 2), "{fork}");
+    assert_eq!(bob.get("/threads/t-2").await.0, 404);
+    assert_eq!(ann.post("/threads/t-1/close", json!({})).await.0, 202);
+    ann.work().await;
+    assert_eq!(ann.get("/threads/t-1").await.1["closed"], true);
+    assert_eq!(ann.post("/threads/t-1/rewind", json!({"target": "last_prompt"})).await.0, 409);
+}

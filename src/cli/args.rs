@@ -99,6 +99,20 @@ Examples:
 
 The model reads the error and goes on. If the tool answers all the same, its result is kept as a note.")]
     Pending(PendingArgs),
+    /// Hide a conversation's newest turns; shows what, and asks
+    #[command(after_help = "\
+Examples:
+  dormouse rewind t1                        take the last message and its answer back
+  dormouse rewind t1 --turn 3 --yes         from turn 3 on
+  dormouse rewind t1 --say 'say it better'  say something else instead
+  dormouse rewind t1 --again                have the last message answered again
+
+Nothing is deleted, and what tools did outside is not undone.")]
+    Rewind(RewindArgs),
+    /// Begin a new conversation as a copy of another one
+    Fork(ForkArgs),
+    /// End a conversation for good, and its children
+    Close(CloseArgs),
     /// List dead letters; with IDs, send them again
     #[command(after_help = "\
 A dead letter is a message that can never be processed, or that no worker finished. It is kept until it is sent
@@ -215,6 +229,51 @@ pub struct PendingArgs {
     /// What the model reads
     #[arg(long, value_name = "TEXT", requires = "settle")]
     pub reason: Option<String>,
+}
+
+/// `dormouse rewind`.
+#[derive(Debug, ClapArgs)]
+pub struct RewindArgs {
+    /// The conversation
+    #[arg(value_name = "THREAD")]
+    pub thread: String,
+    /// From this turn on, the first one is 0 [default: from the last message of a person on]
+    #[arg(long, value_name = "N", conflicts_with = "item")]
+    pub turn: Option<u32>,
+    /// From the turn on that this item opens
+    #[arg(long, value_name = "ITEM")]
+    pub item: Option<String>,
+    /// Say this instead
+    #[arg(long, value_name = "TEXT", conflicts_with = "again")]
+    pub say: Option<String>,
+    /// Keep the message and have it answered again
+    #[arg(long)]
+    pub again: bool,
+    /// Do not ask
+    #[arg(long, short)]
+    pub yes: bool,
+}
+
+/// `dormouse fork`.
+#[derive(Debug, ClapArgs)]
+pub struct ForkArgs {
+    /// The conversation to copy
+    #[arg(value_name = "THREAD")]
+    pub thread: String,
+    /// The name of the new one
+    #[arg(value_name = "NEW")]
+    pub new: String,
+    /// The last turn to copy [default: all]
+    #[arg(long, value_name = "N")]
+    pub through: Option<u32>,
+}
+
+/// `dormouse close`.
+#[derive(Debug, ClapArgs)]
+pub struct CloseArgs {
+    /// The conversation
+    #[arg(value_name = "THREAD")]
+    pub thread: String,
 }
 
 /// `dormouse redrive`.

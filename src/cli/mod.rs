@@ -7,7 +7,7 @@
 //! | `access` | the store and the queue: the running process's, or the files themselves |
 //! | `conversation` | puts a text into a thread and knows when it is answered |
 //! | `screen` | what a person sees meanwhile |
-//! | `chat`, `repl`, `serve`, `send`, `show`, `threads`, `pending`, `redrive` | the commands |
+//! | `chat`, `repl`, `serve`, `send`, `show`, `threads`, `pending`, `operations`, `redrive` | the commands |
 //!
 //! Standard output carries results only; everything else goes to standard error. Exit codes: 0, 1 for an answer or
 //! a service that failed, 2 for a command line or a configuration to mend.
@@ -16,6 +16,7 @@ mod access;
 mod args;
 mod chat;
 mod conversation;
+mod operations;
 mod pending;
 mod redrive;
 mod repl;
@@ -158,6 +159,9 @@ async fn run(args: Args) -> Result<(), CliError> {
         Some(Command::Show(show)) => show::run(&global, show).await,
         Some(Command::Threads) => threads::run(&global).await,
         Some(Command::Pending(pending)) => pending::run(&global, pending).await,
+        Some(Command::Rewind(rewind)) => operations::rewind(&global, rewind).await,
+        Some(Command::Fork(fork)) => operations::fork(&global, fork).await,
+        Some(Command::Close(close)) => operations::close(&global, close).await,
         Some(Command::Redrive(redrive)) => redrive::run(&global, redrive).await,
     }
 }

@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 
+use super::prune::Names;
 use super::{History, wording};
 use crate::message::{ContentPart, ItemBody, LeftOut, Outcome};
 
@@ -28,13 +29,17 @@ impl History {
     }
 
     /// Everything but the turn buffer, in order, as a model is shown it.
-    pub(super) fn shown(&self) -> impl Iterator<Item = Cow<'_, ItemBody>> {
-        let committed = self.committed.iter().map(|item| (&item.body, item.facts.left_out));
-        let drafts = self.safe.iter().chain(&self.unvalidated).map(|draft| (&draft.body, draft.left_out));
-        committed.chain(drafts).map(|(body, left_out)| match left_out {
-            None => Cow::Borrowed(body),
-            Some(why) => Cow::Owned(placeholder(body, why)),
-        })
+    pub(super) fn shown(&self) -> Vec<Cow<'_, ItemBody>> {
+        let names = Names::of_calls(self);
+        let committed = self.committed.iter().filter_map(|item| match item.facts.left_out {
+            None => self.pruned(item, &names),
+            Some(why) => Some(Cow::Owned(placeholder(&item.body, why))),
+        });
+        let drafts = self.safe.iter().chain(&self.unvalidated).map(|draft| match draft.left_out {
+            None => Cow::Borrowed(&draft.body),
+            Some(why) => Cow::Owned(placeholder(&draft.body, why)),
+        });
+        committed.chain(drafts).collect()
     }
 }
 

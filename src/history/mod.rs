@@ -15,6 +15,7 @@ pub mod image;
 mod input;
 mod leave_out;
 mod plan;
+mod prune;
 pub mod render;
 pub mod request;
 pub mod rewind;
@@ -29,7 +30,7 @@ use crate::message::{
     SettledBy, ThreadId, ToolCallItem, ToolResultItem,
 };
 use crate::model::ModelEvent;
-use crate::store::{DedupLife, Loaded, ParkedInput, PendingCall, Span, SubscriptionChange};
+use crate::store::{DedupLife, Loaded, ParkedInput, PendingCall, Prune, Span, SubscriptionChange};
 
 pub use input::{Accepted, Arrival, DISPATCH_FAILED, SETTLED_BY_HAND};
 pub use leave_out::LeftOutInput;
@@ -138,6 +139,7 @@ pub struct History {
     /// Inherited pieces of logs, oldest first.
     base: Vec<Span>,
     has_parent: bool,
+    prune: Prune,
     committed: Vec<Item>,
     head: Seq,
     next_turn: u32,
@@ -164,6 +166,7 @@ impl History {
         let mut history = Self {
             epoch: meta.as_ref().map_or(Epoch(0), |meta| meta.epoch),
             base: meta.as_ref().map(|meta| meta.base.clone()).unwrap_or_default(),
+            prune: meta.as_ref().map(|meta| meta.prune).unwrap_or_default(),
             has_parent: meta.as_ref().is_some_and(|meta| meta.parent.is_some()),
             head: meta.as_ref().map_or(Seq::FIRST, |meta| meta.head),
             next_turn: meta.as_ref().map_or(0, |meta| meta.next_turn),
@@ -497,5 +500,6 @@ fn facts(draft: &Draft, turn: u32, turn_id: Option<ItemId>) -> ItemFacts {
         created_at_ms: draft.created_at_ms,
         est_tokens: 0,
         left_out: draft.left_out,
+        excerpt_of: None,
     }
 }

@@ -63,7 +63,7 @@ impl History {
     /// The request for the next response.
     pub fn render_history(&self, options: &RenderOptions) -> Result<Rendered, RenderError> {
         let open = self.open_calls().map(|pending| &pending.call).collect();
-        let shown: Vec<_> = self.shown().collect();
+        let shown = self.shown();
         render(shown.iter().map(AsRef::as_ref), &open, options)
     }
 }

@@ -6,8 +6,8 @@
 
 use super::{Arrival, History, Waiting};
 use crate::message::{
-    CallId, ContentPart, InputContent, Item, ItemBody, ItemId, RewindTarget, SPAWN_TOOL, Seen, Seq,
-    Synthetic, ThreadId,
+    CallId, ContentPart, InputContent, Item, ItemBody, ItemId, Rewind, RewindTarget, SPAWN_TOOL, Seen, Seq,
+    Synthetic, Then, ThreadId,
 };
 use crate::store::{Span, SubscriptionChange};
 
@@ -224,6 +224,7 @@ impl History {
         self.head = Seq::FIRST;
         self.next_turn = plan.next_turn;
         self.turn_id = self.committed.last().and_then(|item| item.facts.turn_id.clone());
+        self.clamp_prune();
         self.moved = true;
         let (visible, hidden): (Vec<_>, Vec<_>) = std::mem::take(&mut self.open)
             .into_iter()
@@ -340,6 +341,15 @@ pub enum RewindKind {
     Hide,
     /// Its opener, and what arrived with it.
     AnswerAgain,
+}
+
+impl From<&Rewind> for RewindKind {
+    fn from(rewind: &Rewind) -> Self {
+        match rewind.then {
+            Some(Then::AnswerAgain) => Self::AnswerAgain,
+            Some(Then::Say(_)) | None => Self::Hide,
+        }
+    }
 }
 
 fn call_of(body: &ItemBody) -> Option<(&str, &CallId)> {

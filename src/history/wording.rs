@@ -29,6 +29,15 @@ pub const REFUSED: &str = "[a message was left out: the model's provider refused
 pub const RESULT_LEFT_OUT: &str =
     "Error: the tool's result cannot be shown: it is too large for the model, or its provider refused it.";
 
+/// Stands for an old result. It can be read again with the tool `recall`.
+pub fn cleared(tool: &str, call: &str, chars: usize, first_line: Option<&str>) -> String {
+    let kept = first_line.map(|line| format!("{line}\n")).unwrap_or_default();
+    format!(
+        "{kept}[the result of {tool}, {chars} characters, was left out to save room; to read it again call recall with \
+         {{\"call_id\":\"{call}\"}}]"
+    )
+}
+
 /// A call was settled by user text.
 pub fn interrupted_by_user(tool: &str) -> String {
     format!(

@@ -11,6 +11,7 @@
 //! | `threads` | messages in, threads out |
 //! | `choices` | questions of tools, and their answers |
 //! | `calls` | ending a response, and the calls that a thread waits for |
+//! | `operations` | rewinding, forking and closing threads |
 //! | `auth` | who asks, and which threads are theirs |
 //! | `openapi` | the description of all of it |
 
@@ -20,6 +21,7 @@ mod callback;
 mod calls;
 mod choices;
 mod openapi;
+mod operations;
 mod threads;
 
 use axum::Router;
@@ -33,6 +35,7 @@ use crate::store::StoreError;
 
 pub use auth::Access;
 pub use calls::{settled_by_hand, waiting_since};
+pub use operations::{Preview, preview};
 
 /// Header by which a sender says that two POSTs are one.
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
@@ -57,6 +60,9 @@ fn routes() -> Vec<(&'static str, &'static str, MethodRouter<HttpDeps>)> {
         ("get", "/threads", get(threads::list)),
         ("get", "/threads/{id}", get(threads::show)),
         ("post", "/threads/{id}/messages", post(threads::send)),
+        ("post", "/threads/{id}/rewind", post(operations::rewind)),
+        ("post", "/threads/{id}/fork", post(operations::fork)),
+        ("post", "/threads/{id}/close", post(operations::close)),
         ("get", "/threads/{id}/choices", get(choices::list)),
         ("post", "/threads/{id}/choices/{choice_id}", post(choices::answer)),
         ("post", "/threads/{id}/cancel", post(calls::cancel)),

@@ -14,7 +14,7 @@ use uuid::Uuid;
 use super::auth::Caller;
 use super::{ApiError, HttpDeps, IDEMPOTENCY_KEY, body};
 use crate::message::{
-    ContentPart, DedupId, InputContent, InputMessage, Item, ItemId, RawJson, Seq, ThreadId,
+    ContentPart, DedupId, Epoch, InputContent, InputMessage, Item, ItemId, RawJson, ThreadId,
 };
 use crate::slice::{Clock, SystemClock};
 use crate::store::{Meta, PendingCall, ThreadSummary};
@@ -152,7 +152,7 @@ fn content(text: Option<String>, content: Option<Vec<ContentPart>>) -> Result<In
 }
 
 /// What makes two POSTs one; of a POST without it there is only one.
-fn idempotency_key(headers: &HeaderMap, dedup_id: Option<String>) -> Result<String, ApiError> {
+pub(super) fn idempotency_key(headers: &HeaderMap, dedup_id: Option<String>) -> Result<String, ApiError> {
     let header = match headers.get(IDEMPOTENCY_KEY) {
         Some(value) => {
             let text = value.to_str().map_err(|_| ApiError::bad("Idempotency-Key is not ASCII"))?;
@@ -175,7 +175,11 @@ fn idempotency_key(headers: &HeaderMap, dedup_id: Option<String>) -> Result<Stri
 
 /// The thread, if it exists; the name of one that does not is claimed for a principal, so that of two who make the
 /// same thread at once one is told that it is not theirs.
-async fn known(deps: &HttpDeps, caller: &Caller, thread: &ThreadId) -> Result<Option<Meta>, ApiError> {
+pub(super) async fn known(
+    deps: &HttpDeps,
+    caller: &Caller,
+    thread: &ThreadId,
+) -> Result<Option<Meta>, ApiError> {
     let store = &*deps.callback.store;
     let theirs = match (store.meta(thread).await?, caller) {
         (Some(meta), _) => caller.may(store, &meta).await?.then_some(Some(meta)),
@@ -252,21 +256,21 @@ pub(super) async fn show(
     caller.thread(&*deps.callback.store, &thread).await?;
     let loaded = deps.callback.store.load(&thread, &[]).await?;
     let meta = loaded.meta.ok_or_else(|| ApiError::new(StatusCode::NOT_FOUND, "there is no such thread"))?;
-    // What it inherits stands in front of its own log, and belongs to other threads.
-    let own = usize::try_from(meta.head.0.saturating_sub(1)).unwrap_or(usize::MAX);
-    let inherited = loaded.items.len().saturating_sub(own);
-    let after = Seq(asked.after.unwrap_or_default());
-    let rest = loaded.items.iter().skip(inherited).filter(|item| item.seq > after);
+    // What a child inherits stands in front of its own items, and belongs to its parent.
+    let logs: Vec<_> = meta.logs().collect();
+    let foreign = logs.iter().take_while(|(of, _)| meta.parent.is_some() && **of != meta.thread).count();
+    let after = usize::try_from(asked.after.unwrap_or_default()).unwrap_or(usize::MAX);
+    let own = loaded.items.iter().zip(&logs).skip(foreign);
     let mut items: Vec<Value> = Vec::new();
     let mut bytes = 0;
     let mut next = None;
-    for item in rest {
+    for (position, (item, (_, epoch))) in (1..).zip(own).skip(after) {
         if items.len() == limit || bytes > MAX_PAGE_BYTES {
-            next = Some(item.seq.0.saturating_sub(1));
+            next = Some(position - 1);
             break;
         }
         bytes += item.raw.len();
-        items.push(shown(&meta, item));
+        items.push(shown(*epoch, item));
     }
     Ok(Json(json!({
         "thread_id": meta.thread,
@@ -289,14 +293,14 @@ pub(super) fn pending(call: &PendingCall) -> Value {
     json!({ "call_id": call.call, "seq": call.seq, "name": call.name, "parked": call.parked })
 }
 
-fn shown(meta: &Meta, item: &Item) -> Value {
+fn shown(epoch: Epoch, item: &Item) -> Value {
     let body = match Value::from(item) {
         Value::Null => json!({ "kind": item.body.kind() }),
         body => body,
     };
     json!({
         "seq": item.seq,
-        "id": ItemId::at(meta.epoch, item.seq),
+        "id": ItemId::at(epoch, item.seq),
         "turn": item.facts.turn,
         "created_at_ms": item.facts.created_at_ms,
         "user": item.facts.user,

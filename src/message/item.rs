@@ -11,6 +11,7 @@ use serde_json::Value;
 use super::content::ContentPart;
 use super::ids::{CallId, DedupId, ItemId, MessageId, Seq};
 use super::json::RawJson;
+use super::tokens;
 
 /// The tool that makes a child; a child's rows begin with a call of it.
 pub const SPAWN_TOOL: &str = "spawn_thread";
@@ -51,6 +52,8 @@ pub struct ItemFacts {
     pub est_tokens: u32,
     /// Its content is stored but never shown to a model: requests hold a placeholder.
     pub left_out: Option<LeftOut>,
+    /// What is in hand is an excerpt, of a text of so many characters.
+    pub excerpt_of: Option<usize>,
 }
 
 /// Why an item's content is left out of every request.
@@ -422,7 +425,7 @@ impl Item {
     /// An item about to be stored. Estimates its tokens.
     pub fn fresh(seq: Seq, body: ItemBody, mut facts: ItemFacts) -> Self {
         let raw: Arc<str> = body.to_raw().into();
-        facts.est_tokens = u32::try_from(raw.len().div_ceil(4)).unwrap_or(u32::MAX);
+        facts.est_tokens = u32::try_from(tokens::of_item(&body, raw.len())).unwrap_or(u32::MAX);
         Self { seq, body, raw, facts }
     }
 }

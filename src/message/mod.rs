@@ -4,14 +4,17 @@
 //! frozen (`tests/golden/`), since other people's producers and consumers speak them.
 
 mod content;
+mod excerpt;
 mod ids;
 mod input;
 mod item;
 pub mod json;
 mod operation;
 mod output;
+pub mod tokens;
 
 pub use content::{ContentPart, ImageData};
+pub use excerpt::{excerpt, excerpt_of, text_chars};
 pub use ids::{CallId, DedupId, Epoch, ItemId, MessageId, Seq, ThreadId};
 pub use input::{
     ClaimCheck, InputContent, InputError, InputMessage, OAuthRequired, Synthetic, ToolResultInput,

@@ -10,7 +10,9 @@ use super::{
     prepare_input, run_completion,
 };
 use crate::history::Arrival;
-use crate::message::{DedupId, InputMessage, OutputKind, OutputMessage, RawJson, Synthetic, ThreadId};
+use crate::message::{
+    DedupId, InputMessage, OutputKind, OutputMessage, RawJson, Synthetic, ThreadId, tokens,
+};
 use crate::store::Promise;
 use crate::thread::{HistoryManager, Progress};
 use crate::tools::{Registry, ToolSet};
@@ -208,6 +210,7 @@ async fn finish(
     let tools = runtime.tools_of(&manager.meta().agent, &manager.meta().root).await;
     report_problems(runtime, manager, &tools);
     let session = Session { profile, tools };
+    prune(&session, manager);
     // Notices about interrupted calls go out now: what they cancel is settled and durable.
     execute_action(runtime, &session.tools.registry, manager, deadline).await?;
     let thread = manager.history().thread().clone();
@@ -225,6 +228,24 @@ async fn finish(
     };
     runtime.observer.on_event(&thread, &show);
     Ok(())
+}
+
+/// Shortens old results where a turn begins and the window is half full. The request holds them so from here on; the
+/// next commit, whichever it is, makes that durable.
+fn prune(session: &Session, manager: &mut HistoryManager) {
+    let window = session.profile.model.info().context_window.filter(|_| session.profile.prune);
+    let prompt = session.profile.system_prompt.as_ref().map_or(0, String::len);
+    let tools = session.tools.registry.iter().map(|tool| {
+        let definition = tool.definition();
+        definition.name.len() + definition.description.len() + definition.input_schema.to_string().len()
+    });
+    let fixed = tokens::of_bytes(prompt + tools.sum::<usize>());
+    if let Some(window) = window
+        && manager.prune(window, fixed)
+    {
+        let prune = manager.history().prune();
+        tracing::info!(thread = %manager.history().thread(), ?prune, "old results are shortened");
+    }
 }
 
 /// What is left parked although nothing is open any more wakes the thread by a message of its own.

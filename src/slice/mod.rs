@@ -119,6 +119,8 @@ pub struct AgentProfile {
     pub system_prompt: Option<String>,
     /// A bound on one response.
     pub max_output_tokens: Option<u32>,
+    /// Whether old tool results are shortened when the window fills.
+    pub prune: bool,
 }
 
 /// Agents by name.
@@ -177,6 +179,7 @@ impl Agents for ConfiguredAgents {
             model,
             system_prompt: settings.system_prompt,
             max_output_tokens: settings.max_output_tokens,
+            prune: settings.prune.unwrap_or(true),
         })
     }
 }

@@ -90,7 +90,9 @@ pub(super) async fn bury(
         runtime.store.dead_letter(thread, &dead.message_id),
         runtime.store.failed_input(thread, &dead.message_id),
     )?;
-    // Where nobody could count its attempts, nobody has done anything for it either: any id will do.
+    // Where nobody could count its attempts, nobody could mark its cause either: what it still owed, a slice between its
+    // death and this word may have taken for sent.
+    let uncounted = dedup.is_none();
     let dedup = dedup.unwrap_or_else(|| DedupId::new(dead.message_id.as_str()));
     let died = Arrival { dedup, cause: dead.message_id.clone(), ..arrival.clone() };
     // A body that nobody can read has nothing to be given up on but itself.
@@ -113,7 +115,7 @@ pub(super) async fn bury(
         manager.mark_redelivered(&died.cause);
         manager.promise(Promise::Release);
     }
-    if !taken || open || settled > 0 {
+    if !taken || open || settled > 0 || uncounted {
         tracing::error!(%thread, message_id = %dead.message_id, settled, "a message died in the queue");
         manager.promise(Promise::Notice { text: UNDELIVERABLE_NOTICE.to_owned() });
         runtime.observer.on_event(thread, &DisplayEvent::Notice(UNDELIVERABLE_NOTICE.to_owned()));

@@ -54,6 +54,8 @@ pub struct Meta {
     pub redelivered: Vec<MessageId>,
     /// Slices since the last outside input, a bound on self-caused work.
     pub self_caused: u32,
+    /// What of old tool results requests hold.
+    pub prune: Prune,
     /// Usage of the last response.
     pub usage: Option<Usage>,
     /// Opaque, root only; comes back on every output.
@@ -92,6 +94,7 @@ impl Meta {
             recent: Vec::new(),
             redelivered: Vec::new(),
             self_caused: 0,
+            prune: Prune::default(),
             usage: None,
             metadata: None,
             token: String::new(),
@@ -101,6 +104,15 @@ impl Meta {
     /// The pending entry of `call`.
     pub fn pending_call(&self, call: &CallId) -> Option<&PendingCall> {
         self.pending.iter().find(|pending| &pending.call == call)
+    }
+
+    /// The log that each item of the thread's view is in, in order.
+    pub fn logs(&self) -> impl Iterator<Item = (&ThreadId, Epoch)> {
+        let inherited = self
+            .base
+            .iter()
+            .flat_map(|span| (span.from.0..span.to.0).map(move |_| (&span.thread, span.epoch)));
+        inherited.chain((Seq::FIRST.0..self.head.0).map(|_| (&self.thread, self.epoch)))
     }
 
     /// Remembers a finished cause.
@@ -138,6 +150,17 @@ pub struct Span {
     pub from: Seq,
     /// Inclusive upper end.
     pub to: Seq,
+}
+
+/// The overlay of pruning. All boundaries are turn indexes and only move forward, but for a rewind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Prune {
+    /// Results of turns before it are shortened.
+    pub soft_before: u32,
+    /// Results of turns before it are cleared.
+    pub hard_before: u32,
+    /// The turn at whose start the overlay was last changed: reasoning from before is bound to another view.
+    pub since_turn: u32,
 }
 
 /// A call without a result.

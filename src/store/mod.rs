@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use crate::message::{CallId, DedupId, Epoch, Item, MessageId, RawJson, Seq, ThreadId};
 
-pub use meta::{Meta, OutboxEntry, PendingCall, Promise, Span, ThreadKind};
+pub use meta::{Meta, OutboxEntry, PendingCall, Promise, Prune, Span, ThreadKind};
 
 /// Actions of one DynamoDB transaction; a commit that needs more is refused before it is sent.
 pub const MAX_ACTIONS: usize = 100;
@@ -452,6 +452,12 @@ pub trait ConversationStore: Send + Sync {
     /// Fails with [`StoreError::Incomplete`] after reading three times; an unreadable item is *not* an error
     /// but an item of unknown kind.
     async fn load(&self, thread: &ThreadId, dedup: &[DedupId]) -> Result<Loaded, StoreError>;
+
+    /// As [`load`](Self::load), but of results that requests do not hold whole ([`Prune`]) perhaps only an excerpt:
+    /// what is not sent need not be read.
+    async fn load_for_request(&self, thread: &ThreadId, dedup: &[DedupId]) -> Result<Loaded, StoreError> {
+        self.load(thread, dedup).await
+    }
 
     /// Writes everything of `commit` or nothing.
     ///

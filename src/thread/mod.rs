@@ -126,7 +126,7 @@ impl HistoryManager {
         thread: ThreadId,
         dedup: &[DedupId],
     ) -> Result<Self, StoreError> {
-        let loaded = conversations.load(&thread, dedup).await?;
+        let loaded = conversations.load_for_request(&thread, dedup).await?;
         Ok(Self::from_loaded(conversations, states, thread, loaded, dedup))
     }
 
@@ -341,6 +341,16 @@ impl HistoryManager {
         self.meta.usage = Some(usage);
     }
 
+    /// Moves the overlay of pruning if a turn begins and the window is half full; says whether it did.
+    pub fn prune(&mut self, window: u64, fixed_tokens: u64) -> bool {
+        let pruned = self.history.prune_at_turn_start(window, self.meta.usage, fixed_tokens);
+        if pruned {
+            // What the provider counted is another view.
+            self.meta.usage = None;
+        }
+        pruned
+    }
+
     /// Counts this slice as caused by the thread itself, or by an outside input.
     pub fn count_slice(&mut self, outside: bool) -> u32 {
         self.meta.self_caused = if outside { 0 } else { self.meta.self_caused.saturating_add(1) };
@@ -456,6 +466,7 @@ impl HistoryManager {
         }
         let last_chunk = !plan.more;
         let mut meta = self.meta.clone();
+        meta.prune = self.history.prune();
         meta.epoch = plan.epoch;
         meta.base.clone_from(&plan.base);
         meta.head = plan.head;

@@ -2,8 +2,8 @@
 
 use super::HistoryManager;
 use crate::history::Arrival;
-use crate::history::rewind::{RewindKind, RewindPlan, RewindRefused};
-use crate::message::{Rewind, Seq, Then, ThreadId};
+use crate::history::rewind::{RewindPlan, RewindRefused};
+use crate::message::{Rewind, Seq, ThreadId};
 use crate::store::{Promise, StoreError};
 
 impl HistoryManager {
@@ -17,7 +17,7 @@ impl HistoryManager {
         rewind: &Rewind,
         arrival: &Arrival,
     ) -> Result<Result<RewindPlan, RewindRefused>, StoreError> {
-        let plan = match self.history.plan_rewind(&rewind.target, rewind.seen, kind(rewind)) {
+        let plan = match self.history.plan_rewind(&rewind.target, rewind.seen, rewind.into()) {
             Ok(plan) => plan,
             Err(refused) => return Ok(Err(refused)),
         };
@@ -35,13 +35,5 @@ impl HistoryManager {
         // A reply that a later message still owes names items of the log that is left.
         self.kept.retain(|entry| !matches!(entry.promise, Promise::Reply { .. }));
         Ok(Ok(plan))
-    }
-}
-
-/// What is left of the target turn.
-fn kind(rewind: &Rewind) -> RewindKind {
-    match rewind.then {
-        Some(Then::AnswerAgain) => RewindKind::AnswerAgain,
-        Some(Then::Say(_)) | None => RewindKind::Hide,
     }
 }

@@ -59,7 +59,12 @@ impl Agents for OneAgent {
 
     fn profile(&self, _agent: &str) -> Result<AgentProfile, ModelError> {
         let model: Arc<dyn ModelProvider> = self.0.clone();
-        Ok(AgentProfile { model, system_prompt: Some("be brief".to_owned()), max_output_tokens: None })
+        Ok(AgentProfile {
+            model,
+            system_prompt: Some("be brief".to_owned()),
+            max_output_tokens: None,
+            prune: true,
+        })
     }
 }
 

@@ -77,6 +77,7 @@ pub fn item(seq: u64, raw: &str) -> Item {
         created_at_ms: 1_764_460_800_123,
         est_tokens: 42,
         left_out: Some(dormouse::message::LeftOut::TooLarge),
+        excerpt_of: None,
     };
     Item::stored(Seq(seq), raw, facts)
 }

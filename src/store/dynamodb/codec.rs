@@ -11,9 +11,11 @@ use super::bodies::{Bodies, BodyRef, part_count};
 use super::keys::{self, Key, LPK, LSK, List};
 use super::meta_row::{HEAD, LOG};
 use crate::message::{
-    CallId, DedupId, Epoch, Item, ItemBody, ItemFacts, ItemId, LeftOut, MessageId, Seq, ThreadId,
+    CallId, DedupId, Epoch, Item, ItemBody, ItemFacts, ItemId, LeftOut, MessageId, Seq, ThreadId, excerpt_of,
 };
-use crate::store::{ChoiceRow, DeadLetter, INLINE_BYTES, ParkedInput, Stop, Subscription, body_digest};
+use crate::store::{
+    ChoiceRow, DeadLetter, INLINE_BYTES, ParkedInput, Prune, Stop, Subscription, body_digest,
+};
 
 /// A row's attributes.
 pub(super) type Row = HashMap<String, AttributeValue>;
@@ -36,6 +38,10 @@ const CREATED_AT: &str = "created_at";
 const EST: &str = "est";
 /// Why the content is left out of requests.
 const LEFT_OUT: &str = "left_out";
+/// The short form of a result whose text is in rows of its own.
+const EXCERPT: &str = "excerpt";
+/// Characters of the text that it is of.
+const CHARS: &str = "chars";
 const KEY: &str = "key";
 /// The call of a subscription or a choice.
 pub(super) const CALL: &str = "call";
@@ -122,6 +128,12 @@ pub(super) fn item_row(thread: &ThreadId, epoch: Epoch, item: &Item) -> Row {
     let facts = &item.facts;
     row.insert(KIND.to_owned(), s(item.body.kind()));
     put_text(&mut row, &item.raw);
+    if item.raw.len() > INLINE_BYTES
+        && let Some((short, chars)) = excerpt_of(&item.body)
+    {
+        row.insert(EXCERPT.to_owned(), s(short.to_raw()));
+        row.insert(CHARS.to_owned(), n(chars));
+    }
     put_some(&mut row, DEDUP, facts.dedup.as_ref().map(DedupId::as_str));
     put_some(&mut row, CAUSE, facts.cause.as_ref().map(MessageId::as_str));
     put_some(&mut row, TURN_ID, facts.turn_id.as_ref().map(ItemId::as_str));
@@ -147,8 +159,13 @@ pub(super) fn read_item(seq: Seq, row: &Row, bodies: &Bodies) -> Item {
         created_at_ms: number(row, CREATED_AT).unwrap_or_default(),
         est_tokens: number(row, EST).unwrap_or_default(),
         left_out: text(row, LEFT_OUT).map(LeftOut::from_tag),
+        excerpt_of: None,
     };
-    match content(row, bodies) {
+    let whole = content(row, bodies);
+    if let (None, Some((excerpt, chars))) = (whole, read_excerpt(row)) {
+        return Item::stored(seq, excerpt, ItemFacts { excerpt_of: Some(chars), ..facts });
+    }
+    match whole {
         Some(raw) => Item::stored(seq, raw, facts),
         None => {
             let kind = match text(row, BODY) {
@@ -158,6 +175,17 @@ pub(super) fn read_item(seq: Seq, row: &Row, bodies: &Bodies) -> Item {
             Item { seq, body: ItemBody::Unknown { kind }, raw: "".into(), facts }
         }
     }
+}
+
+/// The short form of an item whose text is in rows of its own, and the characters of that.
+fn read_excerpt(row: &Row) -> Option<(&str, usize)> {
+    Some((text(row, EXCERPT)?, number(row, CHARS)?))
+}
+
+/// Whether requests under `prune` hold less of the item than its excerpt does: its text need not be read.
+pub(super) fn is_excerpted(row: &Row, prune: Prune) -> bool {
+    let turn: u32 = number(row, TURN).unwrap_or_default();
+    turn < prune.soft_before && read_excerpt(row).is_some()
 }
 
 /// A dedup row.

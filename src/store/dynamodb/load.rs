@@ -10,7 +10,7 @@ use super::keys::{self, Key};
 use super::reads::{BATCH_KEYS, CONCURRENCY, Range};
 use super::{DynamoStore, meta_row};
 use crate::message::{DedupId, Epoch, Item, RawJson, Seq, ThreadId};
-use crate::store::{Loaded, Meta, ParkedInput, Span, StateStore, StoreError};
+use crate::store::{Loaded, Meta, ParkedInput, Prune, Span, StateStore, StoreError};
 
 /// Reads of a log in which a position is missing, after the first.
 const REREADS: usize = 3;
@@ -18,6 +18,15 @@ const REREADS: usize = 3;
 const REREAD_PAUSE: Duration = Duration::from_millis(40);
 /// The log that is read before META says which one is current: nearly always right.
 const LIKELY_EPOCH: Epoch = Epoch(0);
+
+/// How much of a thread is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Depth {
+    /// Everything.
+    Whole,
+    /// What a request may hold: no texts of results that are pruned.
+    Request,
+}
 
 /// Item rows by position.
 type Log = BTreeMap<u64, Row>;
@@ -27,6 +36,7 @@ impl DynamoStore {
         &self,
         thread: &ThreadId,
         dedup: &[DedupId],
+        depth: Depth,
     ) -> Result<Loaded, StoreError> {
         let dedup_keys: BTreeMap<Key, &DedupId> =
             dedup.iter().map(|id| (keys::dedup(thread, id), id)).collect();
@@ -52,7 +62,12 @@ impl DynamoStore {
             // Items without META: the thread was made between the reads, and is not there yet for this one.
             None => (Vec::new(), None),
         };
-        let bodies = self.bodies_of(log.iter().map(|(_, row)| row).chain(&waiting_rows)).await?;
+        let prune = match depth {
+            Depth::Request => meta.as_ref().map(|meta| meta.prune).unwrap_or_default(),
+            Depth::Whole => Prune::default(),
+        };
+        let needed = log.iter().map(|(_, row)| row).filter(|row| !codec::is_excerpted(row, prune));
+        let bodies = self.bodies_of(needed.chain(&waiting_rows)).await?;
         let items: Vec<Item> = log.iter().map(|(seq, row)| codec::read_item(*seq, row, &bodies)).collect();
         let (choice_rows, parked_rows): (Vec<&Row>, Vec<&Row>) = waiting_rows
             .iter()

@@ -13,7 +13,7 @@ use aws_sdk_dynamodb::types::AttributeValue;
 use super::codec::{Row, flag, n, number, s, text};
 use super::keys::{self, LPK, LSK, List, META};
 use crate::message::{CallId, Epoch, ItemId, MessageId, RawJson, Seq, ThreadId};
-use crate::store::{Meta, StoreError, ThreadKind};
+use crate::store::{Meta, Prune, StoreError, ThreadKind};
 
 /// The current log's epoch.
 pub(super) const LOG: &str = "log";
@@ -35,6 +35,7 @@ const OWNER: &str = "owner";
 const AGENT: &str = "agent";
 const CREATED_AT: &str = "created_at";
 const BASE: &str = "base";
+const PRUNE: &str = "prune";
 const NEXT_TURN: &str = "next_turn";
 const TURN_ID: &str = "turn_id";
 const PENDING: &str = "pending";
@@ -81,6 +82,7 @@ pub(super) fn owned(meta: &Meta) -> Vec<Assignment> {
         (RECENT, Some(json(&meta.recent))),
         (REDELIVERED, set(&meta.redelivered)),
         (SELF_CAUSED, Some(n(meta.self_caused))),
+        (PRUNE, (meta.prune != Prune::default()).then(|| json(&meta.prune))),
         (USAGE, meta.usage.as_ref().map(json)),
         (METADATA, meta.metadata.as_ref().map(|metadata| s(metadata.get()))),
         (TOKEN, Some(s(&meta.token))),
@@ -157,6 +159,10 @@ pub(super) fn read(row: &Row) -> Result<Meta, StoreError> {
         recent: list(row, RECENT).map_err(|()| corrupt(RECENT, "does not parse"))?,
         redelivered: read_set(row, REDELIVERED).map_err(|()| corrupt(REDELIVERED, "does not parse"))?,
         self_caused: count(SELF_CAUSED)?,
+        prune: match text(row, PRUNE) {
+            Some(prune) => serde_json::from_str(prune).map_err(|_| corrupt(PRUNE, "does not parse"))?,
+            None => Prune::default(),
+        },
         // Neither decides anything: what cannot be read is as good as absent.
         usage: text(row, USAGE).and_then(|usage| serde_json::from_str(usage).ok()),
         metadata: metadata(row),

@@ -98,7 +98,11 @@ impl DynamoStore {
 #[async_trait]
 impl ConversationStore for DynamoStore {
     async fn load(&self, thread: &ThreadId, dedup: &[DedupId]) -> Result<Loaded, StoreError> {
-        self.load_thread(thread, dedup).await
+        self.load_thread(thread, dedup, load::Depth::Whole).await
+    }
+
+    async fn load_for_request(&self, thread: &ThreadId, dedup: &[DedupId]) -> Result<Loaded, StoreError> {
+        self.load_thread(thread, dedup, load::Depth::Request).await
     }
 
     async fn commit(&self, commit: Commit) -> Result<Committed, StoreError> {

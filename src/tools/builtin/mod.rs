@@ -2,10 +2,12 @@
 //!
 //! | file | tools |
 //! |---|---|
+//! | `recall` | `recall` |
 //! | `subscriptions` | `cancel_subscription` |
 //! | `threads` | `spawn_thread`, `report_to_parent`, `close_thread`, `send_message_to_child` |
 //! | `timers` | `sleep`, `sleep_until`, `sleep_until_event_or_input` |
 
+mod recall;
 mod subscriptions;
 mod threads;
 mod timers;
@@ -21,7 +23,10 @@ pub use threads::CLOSE_TOOL;
 
 /// All that need no timers.
 pub fn all(store: &Arc<dyn Store>) -> Vec<Arc<dyn Tool>> {
-    let mut tools: Vec<Arc<dyn Tool>> = vec![Arc::new(subscriptions::CancelSubscription::new(store.clone()))];
+    let mut tools: Vec<Arc<dyn Tool>> = vec![
+        Arc::new(subscriptions::CancelSubscription::new(store.clone())),
+        Arc::new(recall::Recall::new(store.clone())),
+    ];
     tools.extend(threads::all(store));
     tools
 }
