@@ -91,7 +91,7 @@ pub struct ToolServerConfig {
     pub url: String,
     /// The environment variable with a bearer token for this server alone.
     pub bearer_env: Option<String>,
-    /// Its calls of one thread go out one after the other. Reserved: refused until it is supported.
+    /// Its calls of one thread go out one after the other: the next when the one before has its result.
     pub serial: bool,
     /// Milliseconds for one request to it, at most 15,000; default 10,000.
     pub timeout_ms: Option<u64>,
@@ -287,10 +287,6 @@ impl Config {
             return Err(ConfigError::field("http.tokens_secret", problem));
         }
         for (name, server) in &self.tool_servers {
-            if server.serial {
-                let problem = "is not supported by this version: calls of one step go out together";
-                return Err(ConfigError::field(format!("tool_servers.{name}.serial"), problem));
-            }
             if server.timeout_ms.is_some_and(|ms| !(1..=MAX_TIMEOUT_MS).contains(&ms)) {
                 let problem = format!("must be from 1 to {MAX_TIMEOUT_MS} milliseconds");
                 return Err(ConfigError::field(format!("tool_servers.{name}.timeout_ms"), problem));

@@ -111,6 +111,7 @@ async fn seed(store: &MemoryStore, thread: &str, closed: bool) {
         passive: false,
         synchronous: false,
         server: Some("b".into()),
+        hold: None,
         parked,
         cause: vec![],
         user: None,

@@ -190,6 +190,10 @@ impl History {
         for open in self.open.drain(..) {
             match result_draft(&open) {
                 Some(draft) => layer.push(draft),
+                None if open.pending.hold.is_some() => {
+                    layer.push(unsent_draft(&open, arrival.now_ms));
+                    self.interrupted.push(open.pending);
+                }
                 None => {
                     let body = ItemBody::Interrupt(InterruptItem { call_id: open.pending.call.clone() });
                     layer.push(Draft {
@@ -261,6 +265,10 @@ impl History {
         for open in std::mem::take(&mut self.open) {
             match result_draft(&open) {
                 Some(draft) => self.unvalidated.push(draft),
+                None if open.pending.hold.is_some() => {
+                    self.unvalidated.push(unsent_draft(&open, 0));
+                    self.interrupted.push(open.pending);
+                }
                 None => {
                     left.push(open.stored_state());
                     self.interrupted.push(open.pending);
@@ -405,6 +413,18 @@ fn released(body: ItemBody, waiting: &Waiting) -> Draft {
         release: waiting.stored.then(|| parked.key.clone()),
         ..Draft::minted(body, 0)
     }
+}
+
+/// The result of a call that is interrupted before it was sent: it cannot have taken effect.
+fn unsent_draft(open: &OpenCall, now_ms: i64) -> Draft {
+    let body = ItemBody::ToolResult(ToolResultItem {
+        call_id: open.pending.call.clone(),
+        outcome: Outcome::Halted,
+        parts: vec![ContentPart::Text(wording::unsent(&open.pending.name))],
+        settled_by: SettledBy::Runtime,
+        display_as: None,
+    });
+    Draft { settles: vec![open.stored_state()], ..Draft::minted(body, now_ms) }
 }
 
 /// The draft of the result that has arrived for an open call.

@@ -44,6 +44,11 @@ pub fn interrupted_by_event(tool: &str) -> String {
     )
 }
 
+/// A call was interrupted while it waited to be sent.
+pub fn unsent(tool: &str) -> String {
+    format!("Error: {tool} did not run: it was interrupted before its turn came.")
+}
+
 /// A call has no result and nobody is working on it.
 pub fn lost(tool: &str) -> String {
     format!("Error: the result of {tool} was lost. It is not known whether it ran.")
@@ -177,6 +182,7 @@ mod tests {
             NO_OUTPUT.to_owned(),
             interrupted_by_user("t"),
             interrupted_by_event("t"),
+            unsent("t"),
             lost("t"),
             truncated("t"),
             unknown_tool("t", &["a".into(), "b".into()]),
@@ -196,6 +202,7 @@ mod tests {
             "(no output)\n\
              Error: t was interrupted by a message of the user before its result arrived. It may have taken effect.\n\
              Error: t was interrupted by an incoming event before its result arrived. It may have taken effect.\n\
+             Error: t did not run: it was interrupted before its turn came.\n\
              Error: the result of t was lost. It is not known whether it ran.\n\
              Error: t did not run: the response reached its output limit before the call was complete. Use shorter arguments or fewer calls.\n\
              Error: there is no tool \"t\". Tools: a, b.\n\

@@ -8,6 +8,7 @@ use super::client::RapClient;
 use super::token::CallbackTokens;
 use super::wire::InvocationBody;
 use crate::message::{CallId, ThreadId};
+use crate::store::Hold;
 use crate::tools::{Execution, Invocation, Tool, ToolDefinition, ToolError, Waiting};
 
 /// A tool of a tool server. Always asynchronous: its result comes back through the callback.
@@ -36,6 +37,10 @@ impl Tool for RapTool {
 
     fn server(&self) -> Option<&str> {
         Some(&self.server)
+    }
+
+    fn hold(&self) -> Option<Hold> {
+        self.client.config().tool_servers.get(&self.server).filter(|server| server.serial).map(|_| Hold::Turn)
     }
 
     async fn execute(&self, call: &Invocation) -> Result<(), ToolError> {

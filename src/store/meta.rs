@@ -161,6 +161,9 @@ pub struct PendingCall {
     /// Its result is in, parked until the step's others are.
     #[serde(default)]
     pub parked: bool,
+    /// Why it is not sent yet; absent: it went out with its commit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hold: Option<Hold>,
     /// The messages that caused it.
     #[serde(default)]
     pub cause: Vec<MessageId>,
@@ -170,6 +173,14 @@ pub struct PendingCall {
     /// Fields of a newer version.
     #[serde(flatten)]
     pub extra: Extra,
+}
+
+/// What a call waits for before it is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Hold {
+    /// Its server takes one call of a thread at a time, and another one is out.
+    Turn,
 }
 
 /// Something a commit promised to send. Sending is at least once, under a stable id.
