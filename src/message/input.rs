@@ -59,6 +59,8 @@ pub enum InputContent {
     ClaimCheck(ClaimCheck),
     /// Parked inputs are left over: release them (dormouse only).
     Release,
+    /// Dispatch a pending call once more (dormouse only).
+    Resend(Resend),
     /// A message of this thread went to the dead-letter queue (dormouse only).
     Undeliverable(Undeliverable),
 }
@@ -128,6 +130,13 @@ pub struct UserChoiceAnswer {
 pub struct ClaimCheck {
     /// The digest that names the stored `InputMessage` JSON.
     pub digest: String,
+}
+
+/// Asks for a pending call to be sent to its tool again, under the same id.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Resend {
+    /// The call.
+    pub id: CallId,
 }
 
 /// A message that the queue gave up on. Its body is with the record that is kept of it.
@@ -238,6 +247,7 @@ enum ContentOut<'a> {
     UserChoiceAnswer(&'a UserChoiceAnswer),
     ClaimCheck(&'a ClaimCheck),
     Release,
+    Resend(&'a Resend),
     Undeliverable(&'a Undeliverable),
 }
 
@@ -311,6 +321,7 @@ impl InputMessage {
             InputContent::UserChoiceAnswer(answer) => ContentOut::UserChoiceAnswer(answer),
             InputContent::ClaimCheck(claim) => ContentOut::ClaimCheck(claim),
             InputContent::Release => ContentOut::Release,
+            InputContent::Resend(resend) => ContentOut::Resend(resend),
             InputContent::Undeliverable(dead) => ContentOut::Undeliverable(dead),
         };
         json::to_queue_body(&WireOut {
@@ -369,6 +380,7 @@ fn parse_content(raw: &RawJson) -> Result<InputContent, InputError> {
         "user_choice_answer" => InputContent::UserChoiceAnswer(read("content", raw)?),
         "claim_check" => InputContent::ClaimCheck(read("content", raw)?),
         "release" => InputContent::Release,
+        "resend" => InputContent::Resend(read("content", raw)?),
         "undeliverable" => InputContent::Undeliverable(read("content", raw)?),
         other => return Err(InputError::UnknownContent(other.to_owned())),
     })

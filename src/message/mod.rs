@@ -13,7 +13,7 @@ mod output;
 pub use content::{ContentPart, ImageData};
 pub use ids::{CallId, DedupId, Epoch, ItemId, MessageId, Seq, ThreadId};
 pub use input::{
-    ClaimCheck, InputContent, InputError, InputMessage, OAuthRequired, Synthetic, ToolResultInput,
+    ClaimCheck, InputContent, InputError, InputMessage, OAuthRequired, Resend, Synthetic, ToolResultInput,
     Undeliverable, UserChoiceAnswer, UserChoiceRequired,
 };
 pub use item::{

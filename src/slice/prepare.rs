@@ -4,10 +4,10 @@
 use super::{Runtime, SliceError, choices};
 use crate::history::{Accepted, Arrival};
 use crate::message::{
-    CallId, ContentPart, InputContent, InputMessage, Synthetic, ThreadId, UserChoiceRequired,
+    CallId, ContentPart, InputContent, InputMessage, Resend, Synthetic, ThreadId, UserChoiceRequired,
 };
 use crate::slice::DisplayEvent;
-use crate::store::{ChoiceRow, DedupLife, Promise};
+use crate::store::{ChoiceRow, DedupLife, PendingCall, Promise};
 use crate::thread::{Handled, HistoryManager, ThreadError};
 
 /// What to do after an input was prepared.
@@ -100,6 +100,16 @@ async fn take(
         }
         InputContent::Undeliverable(_) => {
             Ok(PrepareResult::Refused("a word of a dead letter comes with no other message".to_owned()))
+        }
+        InputContent::Resend(Resend { id: call }) => {
+            let out =
+                |pending: &PendingCall| !pending.parked && !pending.synchronous && pending.hold.is_none();
+            if !manager.history().open_calls().any(|pending| &pending.call == call && out(pending)) {
+                return Ok(dropped(&thread, arrival, "resend of a call that is not out"));
+            }
+            tracing::info!(%thread, %call, "a call is sent again");
+            manager.record(arrival, Promise::Call { call: call.clone() }, None);
+            Ok(PrepareResult::Handled)
         }
         InputContent::Release => {
             if manager.history().has_leftover_waiting() {
