@@ -21,6 +21,8 @@ pub const CONFIG_ENV: &str = "DORMOUSE_CONFIG";
 
 /// The longest time for one request to a tool server: three of them fit into an invocation.
 const MAX_TIMEOUT_MS: u64 = 15_000;
+/// The longest time that a call may be given for its result: a year, as for a sleep.
+const MAX_RESULT_TIMEOUT_SECONDS: u64 = 366 * 24 * 60 * 60;
 
 /// Everything that can be configured.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -95,6 +97,9 @@ pub struct ToolServerConfig {
     pub serial: bool,
     /// Milliseconds for one request to it, at most 15,000; default 10,000.
     pub timeout_ms: Option<u64>,
+    /// Seconds that a call waits for its result, at most a year; then the model reads that it timed out, and the server
+    /// that nobody waits for it any more. Default: a call waits for ever.
+    pub result_timeout_seconds: Option<u64>,
     /// The SHA-256 (hex) that its manifest must have; absent: any.
     pub manifest_sha256: Option<String>,
 }
@@ -291,6 +296,12 @@ impl Config {
                 let problem = format!("must be from 1 to {MAX_TIMEOUT_MS} milliseconds");
                 return Err(ConfigError::field(format!("tool_servers.{name}.timeout_ms"), problem));
             }
+            let limit = server.result_timeout_seconds;
+            if limit.is_some_and(|seconds| !(1..=MAX_RESULT_TIMEOUT_SECONDS).contains(&seconds)) {
+                let problem = format!("must be from 1 to {MAX_RESULT_TIMEOUT_SECONDS} seconds, a year");
+                let field = format!("tool_servers.{name}.result_timeout_seconds");
+                return Err(ConfigError::field(field, problem));
+            }
             self.check_url(&format!("tool_servers.{name}.url"), &server.url)?;
         }
         for (name, server) in &self.mcp_servers {
@@ -399,6 +410,12 @@ mod tests {
         assert!(parse("[agents.a]\nmodel = 'm'").unwrap_err().contains("agents.a.model"));
         assert!(parse("[agents.a]\nmodel='scripted'\ntool_servers=['x']").unwrap_err().contains("\"x\""));
         assert!(parse("[aws]\ntable = 7").unwrap_err().contains("aws.table"));
+        let server = |field: &str| parse(&format!("[tool_servers.b]\nurl = 'https://b.example'\n{field}"));
+        for seconds in [0, 31_622_401] {
+            let error = server(&format!("result_timeout_seconds = {seconds}")).unwrap_err();
+            assert!(error.contains("tool_servers.b.result_timeout_seconds"), "{error}");
+        }
+        assert!(server("serial = true\nresult_timeout_seconds = 600").is_ok());
     }
 
     #[test]

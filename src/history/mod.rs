@@ -30,7 +30,7 @@ use crate::message::{
 use crate::model::ModelEvent;
 use crate::store::{DedupLife, Hold, Loaded, ParkedInput, PendingCall, SubscriptionChange};
 
-pub use input::{Accepted, Arrival, DISPATCH_FAILED, SETTLED_BY_HAND};
+pub use input::{Accepted, Arrival, DISPATCH_FAILED, SETTLED_BY_HAND, TIMED_OUT};
 pub use leave_out::LeftOutInput;
 pub use plan::SyncPlan;
 pub use turn::{TurnBuffer, TurnPart};

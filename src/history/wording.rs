@@ -54,6 +54,11 @@ pub fn lost(tool: &str) -> String {
     format!("Error: the result of {tool} was lost. It is not known whether it ran.")
 }
 
+/// A call has no result after the time that its server is given.
+pub fn timed_out(tool: &str) -> String {
+    format!("Error: {tool} did not answer in time. It may still finish.")
+}
+
 /// The model's output stopped inside the step.
 pub fn truncated(tool: &str) -> String {
     format!(
@@ -167,7 +172,7 @@ pub fn blank_outcome(outcome: &Outcome, tool: &str) -> String {
         Outcome::Halted => format!("Error: {tool} was stopped before its result arrived."),
         Outcome::Lost => lost(tool),
         Outcome::Refused => format!("Error: {tool} was not permitted. It did not run."),
-        Outcome::TimedOut => format!("Error: {tool} did not answer in time. It may still finish."),
+        Outcome::TimedOut => timed_out(tool),
         Outcome::Truncated => truncated(tool),
     }
 }
@@ -184,6 +189,7 @@ mod tests {
             interrupted_by_event("t"),
             unsent("t"),
             lost("t"),
+            timed_out("t"),
             truncated("t"),
             unknown_tool("t", &["a".into(), "b".into()]),
             bad_arguments("x"),
@@ -204,6 +210,7 @@ mod tests {
              Error: t was interrupted by an incoming event before its result arrived. It may have taken effect.\n\
              Error: t did not run: it was interrupted before its turn came.\n\
              Error: the result of t was lost. It is not known whether it ran.\n\
+             Error: t did not answer in time. It may still finish.\n\
              Error: t did not run: the response reached its output limit before the call was complete. Use shorter arguments or fewer calls.\n\
              Error: there is no tool \"t\". Tools: a, b.\n\
              Error: x. The tool did not run.\n\

@@ -10,6 +10,7 @@ use super::discovery::{Discovery, Toolset};
 use super::token::CallbackTokens;
 use super::tool::RapTool;
 use crate::config::Config;
+use crate::queue::TimerSender;
 use crate::store::Store;
 use crate::tools::{Offer, Tool, ToolServers};
 
@@ -18,6 +19,7 @@ pub struct RapTools {
     client: RapClient,
     discovery: Discovery,
     tokens: CallbackTokens,
+    timers: Option<Arc<dyn TimerSender>>,
     /// What was made of each server's last manifest.
     made: Mutex<BTreeMap<String, Made>>,
 }
@@ -37,7 +39,12 @@ impl RapTools {
     ) -> Self {
         let client = RapClient::new(config, http);
         let discovery = Discovery::new(client.clone(), store);
-        Self { client, discovery, tokens, made: Mutex::default() }
+        Self { client, discovery, tokens, timers: None, made: Mutex::default() }
+    }
+
+    /// With what sets the time limits of calls; without it a server that has one takes no calls.
+    pub fn with_timers(self, timers: Option<Arc<dyn TimerSender>>) -> Self {
+        Self { timers, ..self }
     }
 
     /// For notices and answers.
@@ -53,6 +60,7 @@ impl RapTools {
                 endpoint: set.endpoint.clone(),
                 client: self.client.clone(),
                 tokens: self.tokens.clone(),
+                timers: self.timers.clone(),
             })
         };
         let tools = set.tools.iter().map(tool).collect();

@@ -2,7 +2,7 @@
 //! is written by the barrier that follows.
 
 use super::{Runtime, SliceError, choices};
-use crate::history::{Accepted, Arrival};
+use crate::history::{Accepted, Arrival, TIMED_OUT};
 use crate::message::{
     CallId, ContentPart, InputContent, InputMessage, Resend, Synthetic, ThreadId, UserChoiceRequired,
 };
@@ -185,10 +185,17 @@ async fn conversational(
         }
         Some(Synthetic::ThreadReport { .. } | Synthetic::ParentMessage { .. }) | None => {}
     }
+    let expired = expired(manager, message, arrival);
     let handled = manager.handle_input(message, arrival).await?;
     let Handled::Accepted(accepted) = handled else {
         return Err(SliceError::Bug("an input was processed between two looks".to_owned()));
     };
+    if let Some(PendingCall { call, server, .. }) = expired
+        && matches!(accepted, Accepted::Ready | Accepted::Parked)
+    {
+        tracing::info!(%thread, %call, "a call has timed out");
+        manager.promise(Promise::Cancel { call, server });
+    }
     Ok(match accepted {
         Accepted::Ready => {
             show_result(runtime, &thread, message, manager);
@@ -208,6 +215,13 @@ async fn conversational(
             PrepareResult::Refused("this content does not go with this synthetic type".to_owned())
         }
     })
+}
+
+/// The pending call whose time is up with this input.
+fn expired(manager: &HistoryManager, message: &InputMessage, arrival: &Arrival) -> Option<PendingCall> {
+    let InputContent::ToolResult(result) = &message.content else { return None };
+    let is_timer = message.synthetic.is_none() && arrival.dedup.is_of_kind(TIMED_OUT);
+    manager.history().open_calls().find(|pending| is_timer && pending.call == result.id).cloned()
 }
 
 fn show_result(runtime: &Runtime, thread: &ThreadId, message: &InputMessage, manager: &HistoryManager) {
