@@ -37,7 +37,11 @@ impl RapTools {
         tokens: CallbackTokens,
         http: reqwest::Client,
     ) -> Self {
-        let client = RapClient::new(config, http);
+        Self::over(RapClient::new(config, http), store, tokens)
+    }
+
+    /// The servers of the client's configuration.
+    pub fn over(client: RapClient, store: Arc<dyn Store>, tokens: CallbackTokens) -> Self {
         let discovery = Discovery::new(client.clone(), store);
         Self { client, discovery, tokens, timers: None, made: Mutex::default() }
     }
