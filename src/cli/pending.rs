@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use dormouse::http::{resent_by_hand, settled_by_hand, unsendable, waiting_since};
 use dormouse::message::{CallId, ThreadId};
 use dormouse::queue::InputSender;
+use dormouse::store::Hold;
 use jiff::Timestamp;
 
 use super::CliError;
@@ -45,7 +46,12 @@ async fn list(global: &Global, access: &Access, args: &PendingArgs) -> Result<()
     for thread in &threads {
         let loaded = access.store.load(thread, &[]).await?;
         for (call, since_ms) in waiting_since(&loaded).into_iter().filter(|(_, since)| *since <= before_ms) {
-            let state = if call.parked { " (result is in)" } else { "" };
+            let state = match (call.parked, call.hold) {
+                (true, _) => " (result is in)",
+                (false, Some(Hold::Turn)) => " (waits for its turn)",
+                (false, Some(Hold::Consent | Hold::ConsentThenTurn)) => " (waits for the user)",
+                (false, None) => "",
+            };
             let name = format!("{}{state}", call.name);
             rows.push([call.call.to_string(), thread.to_string(), name, local_time(since_ms)]);
         }

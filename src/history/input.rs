@@ -423,10 +423,14 @@ fn released(body: ItemBody, waiting: &Waiting) -> Draft {
 
 /// The result of a call that is interrupted before it was sent: it cannot have taken effect.
 fn unsent_draft(open: &OpenCall, now_ms: i64) -> Draft {
+    let (outcome, text) = match open.pending.needs_consent() {
+        true => (Outcome::Refused, wording::refused(&open.pending.name)),
+        false => (Outcome::Halted, wording::unsent(&open.pending.name)),
+    };
     let body = ItemBody::ToolResult(ToolResultItem {
         call_id: open.pending.call.clone(),
-        outcome: Outcome::Halted,
-        parts: vec![ContentPart::Text(wording::unsent(&open.pending.name))],
+        outcome,
+        parts: vec![ContentPart::Text(text)],
         settled_by: SettledBy::Runtime,
         display_as: None,
     });

@@ -292,6 +292,12 @@ impl History {
         due
     }
 
+    /// Calls that must not run before the user has said so, and have no result otherwise.
+    pub fn calls_to_permit(&self) -> impl Iterator<Item = &PendingCall> {
+        let open = self.open.iter().filter(|open| open.arrived.is_none() && open.pending.needs_consent());
+        open.map(|open| &open.pending)
+    }
+
     /// Changes what is known of an open call.
     pub fn describe_call(&mut self, call: &CallId, describe: impl FnOnce(&mut PendingCall)) {
         if let Some(open) = self.open.iter_mut().find(|open| &open.pending.call == call) {

@@ -49,6 +49,11 @@ pub fn unsent(tool: &str) -> String {
     format!("Error: {tool} did not run: it was interrupted before its turn came.")
 }
 
+/// The user did not permit a call.
+pub fn refused(tool: &str) -> String {
+    format!("Error: {tool} was not permitted by the user. It did not run.")
+}
+
 /// A call has no result and nobody is working on it.
 pub fn lost(tool: &str) -> String {
     format!("Error: the result of {tool} was lost. It is not known whether it ran.")
@@ -188,6 +193,7 @@ mod tests {
             interrupted_by_user("t"),
             interrupted_by_event("t"),
             unsent("t"),
+            refused("t"),
             lost("t"),
             timed_out("t"),
             truncated("t"),
@@ -209,6 +215,7 @@ mod tests {
              Error: t was interrupted by a message of the user before its result arrived. It may have taken effect.\n\
              Error: t was interrupted by an incoming event before its result arrived. It may have taken effect.\n\
              Error: t did not run: it was interrupted before its turn came.\n\
+             Error: t was not permitted by the user. It did not run.\n\
              Error: the result of t was lost. It is not known whether it ran.\n\
              Error: t did not answer in time. It may still finish.\n\
              Error: t did not run: the response reached its output limit before the call was complete. Use shorter arguments or fewer calls.\n\

@@ -111,7 +111,7 @@ pub struct UserChoiceRequired {
     /// Index of the answer that counts on dismissal.
     #[serde(default)]
     pub default: usize,
-    /// Where the answer is POSTed.
+    /// Where the answer is POSTed; empty: it is dormouse itself that asks.
     pub response_url: String,
 }
 

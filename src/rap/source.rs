@@ -62,6 +62,7 @@ impl RapTools {
                 definition: definition.clone(),
                 server: set.server.clone(),
                 endpoint: set.endpoint.clone(),
+                destructive: set.destructive.contains(&definition.name),
                 client: self.client.clone(),
                 tokens: self.tokens.clone(),
                 timers: self.timers.clone(),

@@ -9,6 +9,7 @@ use url::Url;
 use super::client::RapClient;
 use super::token::CallbackTokens;
 use super::wire::InvocationBody;
+use crate::config::Destructive;
 use crate::history::{TIMED_OUT, wording};
 use crate::message::{CallId, ContentPart, DedupId, InputMessage, ThreadId};
 use crate::queue::TimerSender;
@@ -23,6 +24,8 @@ pub struct RapTool {
     pub server: String,
     /// Where its set takes invocations; checked against the configuration.
     pub endpoint: Url,
+    /// Whether it says of itself that it may destroy something.
+    pub destructive: bool,
     /// How its server is spoken to.
     pub client: RapClient,
     /// What its callback addresses are made with.
@@ -67,7 +70,13 @@ impl Tool for RapTool {
     }
 
     fn hold(&self) -> Option<Hold> {
-        self.client.config().tool_servers.get(&self.server).filter(|server| server.serial).map(|_| Hold::Turn)
+        let server = self.client.config().tool_servers.get(&self.server)?;
+        match (self.destructive && server.destructive == Destructive::Ask, server.serial) {
+            (false, false) => None,
+            (false, true) => Some(Hold::Turn),
+            (true, false) => Some(Hold::Consent),
+            (true, true) => Some(Hold::ConsentThenTurn),
+        }
     }
 
     async fn execute(&self, call: &Invocation) -> Result<(), ToolError> {

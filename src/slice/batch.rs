@@ -10,7 +10,9 @@ use super::{
     held, prepare_input, run_completion,
 };
 use crate::history::Arrival;
-use crate::message::{DedupId, InputMessage, OutputKind, OutputMessage, RawJson, Synthetic, ThreadId};
+use crate::message::{
+    DedupId, InputContent, InputMessage, OutputKind, OutputMessage, RawJson, Synthetic, ThreadId,
+};
 use crate::store::Promise;
 use crate::thread::{HistoryManager, Progress};
 use crate::tools::{Registry, ToolSet};
@@ -151,7 +153,7 @@ async fn slice(
 /// Whether somebody outside caused the slice: a person or an event. A tool's result or a report is the
 /// consequence of what the thread did itself.
 fn is_outside(message: &InputMessage) -> bool {
-    let typed = message.content.is_said();
+    let typed = message.content.is_said() || matches!(message.content, InputContent::UserChoiceAnswer(_));
     match &message.synthetic {
         None => typed,
         Some(Synthetic::SubscriptionEvent { .. }) => true,
