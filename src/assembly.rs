@@ -242,7 +242,6 @@ pub fn assemble(
     let tokens = CallbackTokens::new(secrets.callback_keys.clone(), &aws.callback_base_url);
     let http = crate::rap::http_client().map_err(|e| AssemblyError::Http(e.to_string()))?;
     let mcp = Arc::new(McpServers::new(&config, store.clone(), http.clone(), input.clone()));
-    let rap = RapTools::new(config.clone(), store.clone(), tokens.clone(), http);
     let delay = aws.delay_queue_url.as_ref().map(|url| SqsDelay::new(clients.sqs.clone(), url));
     let relay = aws.delay_queue_url.as_ref().zip(delay.clone()).map(|(url, delay)| Relay {
         queue_name: url.rsplit('/').next().unwrap_or_default().to_owned(),
@@ -252,7 +251,14 @@ pub fn assemble(
         redelivery: Arc::new(SqsRedelivery::new(clients.sqs.clone(), url)),
         clock: Arc::new(SystemClock),
     });
-    let waiting = crate::tools::builtin::waiting(delay.map(|delay| timers(&config, clients, delay)));
+    let timers = delay.map(|delay| timers(&config, clients, delay));
+    let limited = config.tool_servers.iter().find(|(_, server)| server.result_timeout_seconds.is_some());
+    if let Some((name, _)) = limited.filter(|_| timers.is_none()) {
+        let field = format!("tool_servers.{name}.result_timeout_seconds");
+        return Err(ConfigError::field(field, "needs `aws.delay_queue_url`, which is missing").into());
+    }
+    let rap = RapTools::new(config.clone(), store.clone(), tokens.clone(), http).with_timers(timers.clone());
+    let waiting = crate::tools::builtin::waiting(timers);
     let builtins = crate::tools::builtin::all(&store).into_iter().chain(waiting).chain(builtins).collect();
     let tools = AgentTools::new(config.clone(), builtins, vec![Arc::new(rap), mcp.clone()]);
     let agents = ConfiguredAgents::new(config.clone(), |model| {

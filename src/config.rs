@@ -4,6 +4,7 @@
 //! configuration but references: the name of an environment variable, or the ARN of a secret.
 
 mod mcp;
+mod tool_server;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,14 +14,12 @@ use figment::providers::{Env, Format, Serialized, Toml};
 use serde::{Deserialize, Serialize};
 
 pub use mcp::McpServerConfig;
+pub use tool_server::{Destructive, SigV4Config, ToolServerConfig};
 
 /// The agent and model that are meant where none is named.
 pub const DEFAULT_NAME: &str = "default";
 /// Environment variable with inline TOML.
 pub const CONFIG_ENV: &str = "DORMOUSE_CONFIG";
-
-/// The longest time for one request to a tool server: three of them fit into an invocation.
-const MAX_TIMEOUT_MS: u64 = 15_000;
 
 /// Everything that can be configured.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -83,22 +82,6 @@ pub struct ModelConfig {
     pub image_input: bool,
     /// Only for `scripted`: a script file; absent: the prompts decide.
     pub script: Option<String>,
-}
-
-/// A tool server that speaks RAP.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct ToolServerConfig {
-    /// The base address; `{url}/.well-known/rap-toolset` is its manifest.
-    pub url: String,
-    /// The environment variable with a bearer token for this server alone.
-    pub bearer_env: Option<String>,
-    /// Its calls of one thread go out one after the other. Reserved: refused until it is supported.
-    pub serial: bool,
-    /// Milliseconds for one request to it, at most 15,000; default 10,000.
-    pub timeout_ms: Option<u64>,
-    /// The SHA-256 (hex) that its manifest must have; absent: any.
-    pub manifest_sha256: Option<String>,
 }
 
 /// Who may use the thread routes of the HTTP API.
@@ -244,7 +227,8 @@ impl Config {
 
     /// Adds tool servers from the JSON that Infinity deployments have:
     /// `{"tool_sets":[{"type":"toolset_server","server_url":"https://…","id":"optional"}]}`. A set of type `mcp` is
-    /// an MCP server over streamable HTTP. Other types are skipped with a warning.
+    /// an MCP server over streamable HTTP. A `toolset_server` may have `serial`, `result_timeout_seconds`, `sigv4` and
+    /// `destructive` as well. Other types are skipped with a warning.
     pub fn add_tool_sets(&mut self, json: &str) -> Result<(), ConfigError> {
         #[derive(Deserialize)]
         struct Sets {
@@ -255,6 +239,12 @@ impl Config {
             r#type: String,
             server_url: Option<String>,
             id: Option<String>,
+            #[serde(default)]
+            serial: bool,
+            result_timeout_seconds: Option<u64>,
+            sigv4: Option<SigV4Config>,
+            #[serde(default)]
+            destructive: Destructive,
         }
         let sets: Sets = serde_json::from_str(json).map_err(|e| {
             ConfigError::field("DORMOUSE_TOOL_SETS", format!("{e}; expected {{\"tool_sets\":[…]}}"))
@@ -263,7 +253,15 @@ impl Config {
             let name = set.id.unwrap_or_else(|| format!("toolset{i}"));
             match (set.r#type.as_str(), set.server_url) {
                 ("toolset_server", Some(url)) => {
-                    self.tool_servers.insert(name, ToolServerConfig { url, ..ToolServerConfig::default() });
+                    let server = ToolServerConfig {
+                        url,
+                        serial: set.serial,
+                        result_timeout_seconds: set.result_timeout_seconds,
+                        sigv4: set.sigv4,
+                        destructive: set.destructive,
+                        ..ToolServerConfig::default()
+                    };
+                    self.tool_servers.insert(name, server);
                 }
                 ("mcp", Some(url)) => {
                     let server = McpServerConfig { url: Some(url), ..McpServerConfig::default() };
@@ -289,15 +287,7 @@ impl Config {
             return Err(ConfigError::field("http.tokens_secret", problem));
         }
         for (name, server) in &self.tool_servers {
-            if server.serial {
-                let problem = "is not supported by this version: calls of one step go out together";
-                return Err(ConfigError::field(format!("tool_servers.{name}.serial"), problem));
-            }
-            if server.timeout_ms.is_some_and(|ms| !(1..=MAX_TIMEOUT_MS).contains(&ms)) {
-                let problem = format!("must be from 1 to {MAX_TIMEOUT_MS} milliseconds");
-                return Err(ConfigError::field(format!("tool_servers.{name}.timeout_ms"), problem));
-            }
-            self.check_url(&format!("tool_servers.{name}.url"), &server.url)?;
+            tool_server::check(self, name, server)?;
         }
         for (name, server) in &self.mcp_servers {
             mcp::check(self, name, server)?;
@@ -405,6 +395,18 @@ mod tests {
         assert!(parse("[agents.a]\nmodel = 'm'").unwrap_err().contains("agents.a.model"));
         assert!(parse("[agents.a]\nmodel='scripted'\ntool_servers=['x']").unwrap_err().contains("\"x\""));
         assert!(parse("[aws]\ntable = 7").unwrap_err().contains("aws.table"));
+        let server = |field: &str| parse(&format!("[tool_servers.b]\nurl = 'https://b.example'\n{field}"));
+        for seconds in [0, 31_622_401] {
+            let error = server(&format!("result_timeout_seconds = {seconds}")).unwrap_err();
+            assert!(error.contains("tool_servers.b.result_timeout_seconds"), "{error}");
+        }
+        assert!(server("serial = true\nresult_timeout_seconds = 600\ndestructive = 'ask'").is_ok());
+        assert!(server("sigv4 = { service = 'execute-api' }").is_ok());
+        assert!(server("sigv4 = { service = '' }").unwrap_err().contains("tool_servers.b.sigv4.service"));
+        assert!(server("sigv4 = { region = 'eu-central-1' }").unwrap_err().contains("service"));
+        let both = server("bearer_env = 'X'\nsigv4 = { service = 'lambda' }").unwrap_err();
+        assert!(both.contains("tool_servers.b.sigv4"), "{both}");
+        assert!(server("destructive = 'maybe'").unwrap_err().contains("destructive"));
     }
 
     #[test]
@@ -426,14 +428,16 @@ mod tests {
                 "DORMOUSE_MODEL" => Some("openai::gpt-x".into()),
                 "DORMOUSE_MODEL_BASE_URL" => Some("https://llm.example/v1/".into()),
                 "DORMOUSE_TOOL_SETS" => Some(
-                    r#"{"tool_sets":[{"type":"toolset_server","server_url":"https://b.example","id":"b"},{"type":"mcp","server_url":"https://m.example/mcp","id":"m"},{"type":"local"}]}"#.into(),
+                    r#"{"tool_sets":[{"type":"toolset_server","server_url":"https://b.example","id":"b","serial":true,"sigv4":{"service":"lambda"},"destructive":"ask"},{"type":"mcp","server_url":"https://m.example/mcp","id":"m"},{"type":"local"}]}"#.into(),
                 ),
                 _ => None,
             })
             .unwrap();
         let model = config.model(DEFAULT_NAME).unwrap();
         assert_eq!((model.provider.as_str(), model.name.as_str()), ("openai", "gpt-x"));
-        assert_eq!(config.tool_servers["b"].url, "https://b.example");
+        let b = &config.tool_servers["b"];
+        assert_eq!((b.url.as_str(), b.serial, b.destructive), ("https://b.example", true, Destructive::Ask));
+        assert_eq!(b.sigv4.as_ref().unwrap().service, "lambda");
         assert_eq!(config.mcp_servers["m"].url.as_deref(), Some("https://m.example/mcp"));
         assert_eq!((config.tool_servers.len(), config.mcp_servers.len()), (1, 1));
     }

@@ -30,6 +30,8 @@ const THREAD: &str = "th-1";
 const PENDING: &str = "c-pending";
 /// Answered, its result parked.
 const PARKED: &str = "c-parked";
+/// Answered by the runtime, that result parked.
+const STOOD_IN: &str = "c-stood-in";
 /// Answered by its tool.
 const ANSWERED: &str = "c-answered";
 /// Settled by the runtime.
@@ -111,13 +113,14 @@ async fn seed(store: &MemoryStore, thread: &str, closed: bool) {
         passive: false,
         synchronous: false,
         server: Some("b".into()),
+        hold: None,
         parked,
         cause: vec![],
         user: None,
         extra: serde_json::Map::new(),
     };
     let mut meta = Meta::new_root(thread.clone(), "default", None, 0);
-    meta.pending = vec![pending(PENDING, false), pending(PARKED, true)];
+    meta.pending = vec![pending(PENDING, false), pending(PARKED, true), pending(STOOD_IN, true)];
     meta.closed = closed;
     meta.token = "seed".into();
     let commit = Commit {
@@ -408,6 +411,13 @@ async fn rap_33_content_beats_text_and_what_cannot_be_shown_is_skipped() {
         assert_eq!(world.post(PENDING, body).await, 200);
         assert!(result_text(&world.one().0).contains("cannot be"), "a note stands in for it");
     }
+}
+
+#[tokio::test]
+async fn f65_a_result_in_whose_place_the_runtime_has_answered_is_queued_also_while_that_is_parked() {
+    let world = World::new().await;
+    assert_eq!(world.post(STOOD_IN, result(STOOD_IN)).await, 200);
+    assert_eq!(tool_result(&world.one().0).id.as_str(), STOOD_IN);
 }
 
 #[tokio::test]

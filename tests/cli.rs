@@ -251,8 +251,13 @@ fn a_call_that_waits_is_listed_and_settled_by_hand() {
     let table = home.ok(&["pending", "--older", "0s"]);
     let cells: Vec<&str> = table.lines().nth(1).unwrap().split_whitespace().collect();
     assert_eq!(&cells[1..3], ["t1", "srv_slow"], "{table}");
-    let ran = home.run(&["pending", "-t", "t1", "--settle", "c-none"]);
-    assert_eq!(ran.code, Some(2), "{ran:?}");
+    for wrong in [&["pending", "-t", "t1", "--settle", "c-none"][..], &["pending", "resend", "t1", "c-none"]]
+    {
+        let ran = home.run(wrong);
+        assert_eq!(ran.code, Some(2), "{ran:?}");
+    }
+    let resent = home.ok(&["pending", "resend", "t1", cells[0]]);
+    assert_eq!(resent, format!("{} t1 is sent again", cells[0]));
     let settled = home.ok(&["pending", "-t", "t1", "--settle", cells[0], "--reason", "it is gone"]);
     assert_eq!(settled, format!("{} t1 settled", cells[0]));
     let items = home.items_when("t1", |items| items.len() == 4);

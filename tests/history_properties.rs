@@ -296,6 +296,7 @@ fn damaged_thread(
         passive: *passive,
         synchronous: *synchronous,
         server: None,
+        hold: None,
         parked: *passive,
         cause: vec![MessageId::new("m")],
         user: None,

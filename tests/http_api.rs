@@ -447,6 +447,7 @@ async fn choices_calls_and_cancelling_are_the_owner_s_alone() {
         bob.post(&format!("{HERE}/cancel"), json!({})).await.0,
         bob.post(&format!("{HERE}/choices/{call}"), json!({"selected": 0})).await.0,
         bob.post(&format!("{HERE}/pending/{call}/settle"), json!({})).await.0,
+        bob.post(&format!("{HERE}/calls/{call}/resend"), json!({})).await.0,
     ] {
         assert_eq!(status, 404);
     }
@@ -505,6 +506,54 @@ async fn a_pending_call_is_settled_by_hand_and_its_late_result_is_a_note() {
     assert_eq!(story[2..4], ["result: Error: the server is gone", "assistant: then not"]);
     assert!(story[4].starts_with("user: [late result of echo"), "{story:?}");
     assert_eq!(front.post(&path, json!({})).await.0, 404);
+}
+
+#[tokio::test]
+async fn i6_a_pending_call_is_sent_again_by_hand_under_its_id_and_only_by_a_slice() {
+    let call = vec![
+        ScriptedEvent::call("a", "echo", "{}"),
+        ScriptedEvent::call("b", "other", "{}"),
+        ScriptedEvent::End("tool_use".into()),
+    ];
+    let front = Front::new(Access::Loopback, vec![call, say("done")]).await;
+    front.world.done(&front.world.user("go")).await;
+    let calls = front.world.pending().await;
+    let path = |call: &CallId| format!("{HERE}/calls/{call}/resend");
+    assert_eq!(front.post(&format!("{HERE}/calls/c-none/resend"), json!({})).await.0, 404);
+    let (status, one) = front.post(&path(&calls[0]), json!({})).await;
+    let (_, two) = front.post(&path(&calls[0]), json!({})).await;
+    assert_eq!((status, &one["thread_id"]), (202, &json!("th-1")));
+    assert_ne!(one["dedup_id"], two["dedup_id"], "each request is one of its own");
+    assert_eq!(front.world.tools.calls().len(), 2, "the request itself sends nothing");
+    front.work().await;
+    let sent = |call: &CallId| front.world.tools.calls().iter().filter(|sent| *sent == call).count();
+    assert_eq!((sent(&calls[0]), sent(&calls[1])), (3, 1));
+    assert_eq!(front.world.story().await.len(), 3, "nothing is added to the history");
+
+    // One whose result is in, and one that is settled when the message comes: nothing is sent.
+    front.world.done(&front.world.result(&calls[0], "A")).await;
+    assert_eq!(front.post(&path(&calls[0]), json!({})).await.0, 409);
+    assert_eq!(front.post(&path(&calls[1]), json!({})).await.0, 202);
+    front.world.done(&front.world.result(&calls[1], "B")).await;
+    front.work().await;
+    assert_eq!((sent(&calls[0]), sent(&calls[1])), (3, 1));
+    assert_eq!(front.world.story().await[3..], ["result: A", "result: B", "assistant: done"]);
+}
+
+#[tokio::test]
+async fn i4_a_resend_that_died_behind_its_commit_is_resumed() {
+    let call = vec![ScriptedEvent::call("a", "echo", "{}"), ScriptedEvent::End("tool_use".into())];
+    let front = Front::new(Access::Loopback, vec![call, say("done")]).await;
+    front.world.done(&front.world.user("go")).await;
+    let call = front.world.pending().await.remove(0);
+    let resend = dormouse::message::Resend { id: call.clone() };
+    let message = InputMessage::plain(ThreadId::from(world::THREAD), InputContent::Resend(resend));
+    let delivery = front.world.message(&message);
+    front.world.store.fail_commits([dormouse::store::memory::CommitFault::AnswerLost]);
+    let _ = front.world.deliver(std::slice::from_ref(&delivery)).await;
+    front.world.done(&delivery.again()).await;
+    assert!(front.world.tools.calls().len() >= 2);
+    assert!(front.world.tools.calls().iter().all(|sent| *sent == call));
 }
 
 #[tokio::test]

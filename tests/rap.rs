@@ -20,7 +20,7 @@ use dormouse::rap::discovery::MANIFEST_TTL;
 use dormouse::rap::wire::{Callback, Manifest, Payload};
 use dormouse::rap::{CallbackDeps, RapClient, RapTools, http_client};
 use dormouse::store::memory::MemoryStore;
-use dormouse::store::{Commit, ConversationStore, Expect, Meta, PendingCall, StateStore, Store};
+use dormouse::store::{Commit, ConversationStore, Expect, Hold, Meta, PendingCall, StateStore, Store};
 use dormouse::tools::{
     AgentTools, Execution, Invocation, Rerun, Tool, ToolDefinition, ToolError, ToolSet, ToolSource, Waiting,
     no_arguments,
@@ -440,6 +440,19 @@ async fn rap_07_a_bearer_token_goes_to_its_own_server_and_nowhere_else() {
     assert!(set.registry.get("own").is_none());
 }
 
+#[tokio::test]
+async fn a_serial_server_has_its_calls_wait_for_their_turn() {
+    let (one, all) =
+        (offering(&["one"], |_, _| StatusCode::OK.into()), offering(&["all"], |_, _| StatusCode::OK.into()));
+    let (one, all) = (one.await, all.await);
+    let mut config = config(&[("one", &one.url), ("all", &all.url)]);
+    config.tool_servers.get_mut("one").unwrap().serial = true;
+    assert!(config.check().is_ok());
+    let set = tools_of(&source(config, MemoryStore::new())).await;
+    assert_eq!(set.registry.get("one").unwrap().hold(), Some(Hold::Turn));
+    assert_eq!(set.registry.get("all").unwrap().hold(), None);
+}
+
 // Notices and answers.
 
 #[tokio::test]
@@ -609,6 +622,7 @@ async fn f62_the_demo_servers_results_come_back_as_inputs() {
             passive: false,
             synchronous: false,
             server: Some("demo".into()),
+            hold: None,
             parked: false,
             cause: vec![],
             user: None,

@@ -110,6 +110,7 @@ async fn store() -> MemoryStore {
         passive: false,
         synchronous: false,
         server: None,
+        hold: None,
         parked: false,
         cause: Vec::new(),
         user: None,

@@ -287,6 +287,7 @@ impl Pending {
             passive: self.passive,
             synchronous: self.synchronous,
             server: None,
+            hold: None,
             parked: self.parked,
             cause: vec![MessageId::new("m")],
             user: None,

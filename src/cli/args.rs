@@ -55,7 +55,7 @@ pub struct Global {
     /// Default model: `scripted`, `provider::model` (anthropic::…, openai::…, ollama::…), or a name in [models]
     #[arg(long, global = true, value_name = "SPEC")]
     pub model: Option<String>,
-    /// The deployed stack instead of --dir, for send, show, threads and redrive: its table and queue from the
+    /// The deployed stack instead of --dir, for send, show, threads, pending and redrive: its table and queue from the
     /// configuration (DORMOUSE_AWS__TABLE, DORMOUSE_AWS__INPUT_QUEUE_URL), credentials from the environment
     #[arg(long, global = true)]
     pub aws: bool,
@@ -91,13 +91,15 @@ Replies are messages on the output queue.")]
     Show(ShowArgs),
     /// List conversations, newest first
     Threads,
-    /// List calls that have waited long for a result; with --settle, give one an error for a result
+    /// List calls that have waited long for a result; give one an error for a result, or send it again
     #[command(after_help = "\
 Examples:
   dormouse pending --older 2h
   dormouse pending --thread t1 --settle c0-4-abcdefghijkl --reason 'the build server is gone'
+  dormouse pending resend t1 c0-4-abcdefghijkl
 
-The model reads the error and goes on. If the tool answers all the same, its result is kept as a note.")]
+The model reads the error and goes on. If the tool answers all the same, its result is kept as a note.
+A call that is sent again keeps its id: a server that knows it does not run it twice.")]
     Pending(PendingArgs),
     /// Hide a conversation's newest turns; shows what, and asks
     #[command(after_help = "\
@@ -216,6 +218,7 @@ pub struct ShowArgs {
 
 /// `dormouse pending`.
 #[derive(Debug, ClapArgs)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct PendingArgs {
     /// Only calls that have waited at least so long: 90s, 10m, 2h
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = duration)]
@@ -229,6 +232,23 @@ pub struct PendingArgs {
     /// What the model reads
     #[arg(long, value_name = "TEXT", requires = "settle")]
     pub reason: Option<String>,
+    /// What to do with one of them.
+    #[command(subcommand)]
+    pub action: Option<PendingAction>,
+}
+
+/// `dormouse pending …`.
+#[derive(Debug, Subcommand)]
+pub enum PendingAction {
+    /// Send a call to its tool once more, under the same id
+    Resend {
+        /// The conversation
+        #[arg(value_name = "THREAD")]
+        thread: String,
+        /// The call
+        #[arg(value_name = "CALL")]
+        call: String,
+    },
 }
 
 /// `dormouse rewind`.

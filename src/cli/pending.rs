@@ -1,15 +1,16 @@
-//! `dormouse pending`: calls that have waited for a result for long, and settling one by hand.
+//! `dormouse pending`: calls that have waited for a result for long, and settling or resending one by hand.
 
 use std::io::{self, Write};
 
-use dormouse::http::{settled_by_hand, waiting_since};
+use dormouse::http::{resent_by_hand, settled_by_hand, unsendable, waiting_since};
 use dormouse::message::{CallId, ThreadId};
 use dormouse::queue::InputSender;
+use dormouse::store::Hold;
 use jiff::Timestamp;
 
 use super::CliError;
 use super::access::Access;
-use super::args::{Global, PendingArgs, thread_id};
+use super::args::{Global, PendingAction, PendingArgs, thread_id};
 use super::screen::{Colours, columns};
 use super::transcript::local_time;
 
@@ -22,9 +23,10 @@ pub async fn run(global: &Global, args: PendingArgs) -> Result<(), CliError> {
         eprintln!("There are no threads in {}.", global.place());
         return Ok(());
     };
-    let done = match &args.settle {
-        Some(call) => settle(&access, &args, call).await,
-        None => list(global, &access, &args).await,
+    let done = match (&args.action, &args.settle) {
+        (Some(PendingAction::Resend { thread, call }), _) => resend(&access, thread, call).await,
+        (None, Some(call)) => settle(&access, &args, call).await,
+        (None, None) => list(global, &access, &args).await,
     };
     access.close().await;
     done
@@ -44,7 +46,12 @@ async fn list(global: &Global, access: &Access, args: &PendingArgs) -> Result<()
     for thread in &threads {
         let loaded = access.store.load(thread, &[]).await?;
         for (call, since_ms) in waiting_since(&loaded).into_iter().filter(|(_, since)| *since <= before_ms) {
-            let state = if call.parked { " (result is in)" } else { "" };
+            let state = match (call.parked, call.hold) {
+                (true, _) => " (result is in)",
+                (false, Some(Hold::Turn)) => " (waits for its turn)",
+                (false, Some(Hold::Consent | Hold::ConsentThenTurn)) => " (waits for the user)",
+                (false, None) => "",
+            };
             let name = format!("{}{state}", call.name);
             rows.push([call.call.to_string(), thread.to_string(), name, local_time(since_ms)]);
         }
@@ -58,6 +65,21 @@ async fn list(global: &Global, access: &Access, args: &PendingArgs) -> Result<()
         columns(&["CALL", "THREAD", "TOOL", "SINCE"], &rows, Colours::of(&io::stdout())).as_bytes(),
     )?;
     Ok(out.flush()?)
+}
+
+async fn resend(access: &Access, thread: &str, call: &str) -> Result<(), CliError> {
+    let (thread, call) = (thread_id(thread)?, CallId::from(call));
+    let meta = access.store.meta(&thread).await?;
+    let Some(pending) = meta.as_ref().and_then(|meta| meta.pending_call(&call)) else {
+        return Err(CliError::Usage(format!("{call} is no pending call of thread {thread}")));
+    };
+    if let Some(why) = unsendable(pending) {
+        return Err(CliError::Usage(format!("{call} cannot be sent again: {why}")));
+    }
+    let (message, dedup) = resent_by_hand(&thread, &call);
+    access.input.send(&message, &dedup).await?;
+    writeln!(io::stdout(), "{call} {thread} is sent again")?;
+    Ok(())
 }
 
 async fn settle(access: &Access, args: &PendingArgs, call: &str) -> Result<(), CliError> {

@@ -16,9 +16,12 @@ pub const DISPATCH_FAILED: &str = "dispatch-failed";
 /// Kind of the dedup id of a result that a person gives in place of a tool that will not.
 pub const SETTLED_BY_HAND: &str = "settled-by-hand";
 
+/// Kind of the dedup id of a result that stands for one that did not come in time.
+pub const TIMED_OUT: &str = "timed-out";
+
 /// Whether a result stands for one that the tool itself may still send.
 fn is_by_runtime(dedup: &DedupId) -> bool {
-    dedup.is_of_kind(DISPATCH_FAILED) || dedup.is_of_kind(SETTLED_BY_HAND)
+    [DISPATCH_FAILED, SETTLED_BY_HAND, TIMED_OUT].iter().any(|kind| dedup.is_of_kind(kind))
 }
 
 /// How an input reached the thread.
@@ -190,6 +193,10 @@ impl History {
         for open in self.open.drain(..) {
             match result_draft(&open) {
                 Some(draft) => layer.push(draft),
+                None if open.pending.hold.is_some() => {
+                    layer.push(unsent_draft(&open, arrival.now_ms));
+                    self.interrupted.push(open.pending);
+                }
                 None => {
                     let body = ItemBody::Interrupt(InterruptItem { call_id: open.pending.call.clone() });
                     layer.push(Draft {
@@ -209,9 +216,12 @@ impl History {
         message: &InputMessage,
         arrival: &Arrival,
     ) -> Accepted {
+        // That the time is up is news only for a call that still waits.
+        let timed_out = arrival.dedup.is_of_kind(TIMED_OUT);
         match self.standing(&result.id) {
             Standing::Unknown => return Accepted::Foreign,
             Standing::SettledByTool => return Accepted::Duplicate,
+            Standing::SettledByRuntime if timed_out => return Accepted::Duplicate,
             Standing::SettledByRuntime => {
                 self.late_note(result, message, arrival);
                 return Accepted::Note;
@@ -221,7 +231,7 @@ impl History {
         let waiting = waiting(message, arrival);
         let Some(open) = self.open_call(&result.id) else { return Accepted::Foreign };
         if let Some(first) = &open.arrived {
-            if !is_by_runtime(&first.parked.dedup) {
+            if timed_out || !is_by_runtime(&first.parked.dedup) {
                 return Accepted::Duplicate;
             }
             // The runtime has answered in the tool's place, and that answer only waits for the step's others.
@@ -261,6 +271,10 @@ impl History {
         for open in std::mem::take(&mut self.open) {
             match result_draft(&open) {
                 Some(draft) => self.unvalidated.push(draft),
+                None if open.pending.hold.is_some() => {
+                    self.unvalidated.push(unsent_draft(&open, 0));
+                    self.interrupted.push(open.pending);
+                }
                 None => {
                     left.push(open.stored_state());
                     self.interrupted.push(open.pending);
@@ -407,6 +421,22 @@ fn released(body: ItemBody, waiting: &Waiting) -> Draft {
     }
 }
 
+/// The result of a call that is interrupted before it was sent: it cannot have taken effect.
+fn unsent_draft(open: &OpenCall, now_ms: i64) -> Draft {
+    let (outcome, text) = match open.pending.needs_consent() {
+        true => (Outcome::Refused, wording::refused(&open.pending.name)),
+        false => (Outcome::Halted, wording::unsent(&open.pending.name)),
+    };
+    let body = ItemBody::ToolResult(ToolResultItem {
+        call_id: open.pending.call.clone(),
+        outcome,
+        parts: vec![ContentPart::Text(text)],
+        settled_by: SettledBy::Runtime,
+        display_as: None,
+    });
+    Draft { settles: vec![open.stored_state()], ..Draft::minted(body, now_ms) }
+}
+
 /// The draft of the result that has arrived for an open call.
 fn result_draft(open: &OpenCall) -> Option<Draft> {
     let waiting = open.arrived.as_ref()?;
@@ -418,9 +448,14 @@ fn result_draft(open: &OpenCall) -> Option<Draft> {
     let by_runtime = is_by_runtime(&waiting.parked.dedup);
     let settled_by = if by_runtime { SettledBy::Runtime } else { SettledBy::Tool };
     let failed = matches!(parts.first(), Some(ContentPart::Text(text)) if text.starts_with(ERROR_PREFIX));
+    let outcome = match failed {
+        _ if waiting.parked.dedup.is_of_kind(TIMED_OUT) => Outcome::TimedOut,
+        true => Outcome::Error,
+        false => Outcome::Ok,
+    };
     let body = ItemBody::ToolResult(ToolResultItem {
         call_id: open.pending.call.clone(),
-        outcome: if failed { Outcome::Error } else { Outcome::Ok },
+        outcome,
         parts,
         settled_by,
         display_as: waiting.message.display_as.clone(),

@@ -30,9 +30,9 @@ use crate::message::{
     SettledBy, ThreadId, ToolCallItem, ToolResultItem,
 };
 use crate::model::ModelEvent;
-use crate::store::{DedupLife, Loaded, ParkedInput, PendingCall, Prune, Span, SubscriptionChange};
+use crate::store::{DedupLife, Hold, Loaded, ParkedInput, PendingCall, Prune, Span, SubscriptionChange};
 
-pub use input::{Accepted, Arrival, DISPATCH_FAILED, SETTLED_BY_HAND};
+pub use input::{Accepted, Arrival, DISPATCH_FAILED, SETTLED_BY_HAND, TIMED_OUT};
 pub use leave_out::LeftOutInput;
 pub use plan::SyncPlan;
 pub use turn::{TurnBuffer, TurnPart};
@@ -294,6 +294,28 @@ impl History {
                 .any(|open| open.arrived.as_ref().and_then(Waiting::subscription).as_ref() == Some(&start))
     }
 
+    /// Lets go the calls whose turn it is, and names them: of each tool server the first one that waits for it, unless
+    /// another call is out there.
+    pub fn take_turns(&mut self) -> Vec<CallId> {
+        let unanswered = |open: &&mut OpenCall| open.arrived.is_none() && !open.pending.synchronous;
+        let out = self.open.iter_mut().filter(unanswered).filter(|open| open.pending.hold.is_none());
+        let mut busy: BTreeSet<Option<String>> = out.map(|open| open.pending.server.clone()).collect();
+        let mut due = Vec::new();
+        for open in self.open.iter_mut().filter(unanswered) {
+            if open.pending.hold == Some(Hold::Turn) && busy.insert(open.pending.server.clone()) {
+                open.pending.hold = None;
+                due.push(open.pending.call.clone());
+            }
+        }
+        due
+    }
+
+    /// Calls that must not run before the user has said so, and have no result otherwise.
+    pub fn calls_to_permit(&self) -> impl Iterator<Item = &PendingCall> {
+        let open = self.open.iter().filter(|open| open.arrived.is_none() && open.pending.needs_consent());
+        open.map(|open| &open.pending)
+    }
+
     /// Changes what is known of an open call.
     pub fn describe_call(&mut self, call: &CallId, describe: impl FnOnce(&mut PendingCall)) {
         if let Some(open) = self.open.iter_mut().find(|open| &open.pending.call == call) {
@@ -378,6 +400,7 @@ impl History {
                             passive: false,
                             synchronous: false,
                             server: None,
+                            hold: None,
                             parked: false,
                             cause: Vec::new(),
                             user: user.map(str::to_owned),

@@ -53,9 +53,24 @@ pub fn interrupted_by_event(tool: &str) -> String {
     )
 }
 
+/// A call was interrupted while it waited to be sent.
+pub fn unsent(tool: &str) -> String {
+    format!("Error: {tool} did not run: it was interrupted before its turn came.")
+}
+
+/// The user did not permit a call.
+pub fn refused(tool: &str) -> String {
+    format!("Error: {tool} was not permitted by the user. It did not run.")
+}
+
 /// A call has no result and nobody is working on it.
 pub fn lost(tool: &str) -> String {
     format!("Error: the result of {tool} was lost. It is not known whether it ran.")
+}
+
+/// A call has no result after the time that its server is given.
+pub fn timed_out(tool: &str) -> String {
+    format!("Error: {tool} did not answer in time. It may still finish.")
 }
 
 /// The model's output stopped inside the step.
@@ -171,7 +186,7 @@ pub fn blank_outcome(outcome: &Outcome, tool: &str) -> String {
         Outcome::Halted => format!("Error: {tool} was stopped before its result arrived."),
         Outcome::Lost => lost(tool),
         Outcome::Refused => format!("Error: {tool} was not permitted. It did not run."),
-        Outcome::TimedOut => format!("Error: {tool} did not answer in time. It may still finish."),
+        Outcome::TimedOut => timed_out(tool),
         Outcome::Truncated => truncated(tool),
     }
 }
@@ -186,7 +201,10 @@ mod tests {
             NO_OUTPUT.to_owned(),
             interrupted_by_user("t"),
             interrupted_by_event("t"),
+            unsent("t"),
+            refused("t"),
             lost("t"),
+            timed_out("t"),
             truncated("t"),
             unknown_tool("t", &["a".into(), "b".into()]),
             bad_arguments("x"),
@@ -205,7 +223,10 @@ mod tests {
             "(no output)\n\
              Error: t was interrupted by a message of the user before its result arrived. It may have taken effect.\n\
              Error: t was interrupted by an incoming event before its result arrived. It may have taken effect.\n\
+             Error: t did not run: it was interrupted before its turn came.\n\
+             Error: t was not permitted by the user. It did not run.\n\
              Error: the result of t was lost. It is not known whether it ran.\n\
+             Error: t did not answer in time. It may still finish.\n\
              Error: t did not run: the response reached its output limit before the call was complete. Use shorter arguments or fewer calls.\n\
              Error: there is no tool \"t\". Tools: a, b.\n\
              Error: x. The tool did not run.\n\

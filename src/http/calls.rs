@@ -15,7 +15,7 @@ use super::auth::Caller;
 use super::threads::{Queued, path, thread_id};
 use super::{ApiError, HttpDeps, body};
 use crate::history::SETTLED_BY_HAND;
-use crate::message::{CallId, ContentPart, DedupId, InputMessage, ThreadId};
+use crate::message::{CallId, ContentPart, DedupId, InputContent, InputMessage, Resend, ThreadId};
 use crate::store::{Loaded, PendingCall, Stop};
 
 /// Characters of the reason with which a call is settled by hand.
@@ -53,6 +53,44 @@ pub fn settled_by_hand(thread: &ThreadId, call: &CallId, reason: Option<&str>) -
     let parts = vec![ContentPart::Text(format!("Error: {reason}"))];
     let dedup = DedupId::derive(SETTLED_BY_HAND, &[thread.as_str(), call.as_str()]);
     (InputMessage::tool_result(thread.clone(), call.clone(), parts), dedup)
+}
+
+/// What keeps a pending call from being sent again, if anything does.
+pub fn unsendable(pending: &PendingCall) -> Option<&'static str> {
+    match pending {
+        PendingCall { parked: true, .. } => Some("its result is in already"),
+        PendingCall { synchronous: true, .. } => Some("it runs inside the slice"),
+        PendingCall { hold: Some(_), .. } => Some("it is not out yet"),
+        _ => None,
+    }
+}
+
+/// The message that has a pending call dispatched again, and the id it goes under: each request is one of its own.
+pub fn resent_by_hand(thread: &ThreadId, call: &CallId) -> (InputMessage, DedupId) {
+    let content = InputContent::Resend(Resend { id: call.clone() });
+    let dedup = DedupId::derive("resend", &[thread.as_str(), call.as_str(), &Uuid::new_v4().to_string()]);
+    (InputMessage::plain(thread.clone(), content), dedup)
+}
+
+/// `POST /threads/{id}/calls/{call_id}/resend`
+pub(super) async fn resend(
+    State(deps): State<HttpDeps>,
+    caller: Caller,
+    ids: Result<Path<(String, String)>, PathRejection>,
+) -> Result<(StatusCode, Json<Queued>), ApiError> {
+    let (thread, call) = path(ids)?;
+    let (thread, call) = (thread_id(&thread)?, CallId::new(call));
+    let meta = caller.thread(&*deps.callback.store, &thread).await?;
+    let Some(pending) = meta.pending_call(&call) else {
+        return Err(ApiError::new(StatusCode::NOT_FOUND, "there is no such pending call"));
+    };
+    if let Some(why) = unsendable(pending) {
+        return Err(ApiError::new(StatusCode::CONFLICT, why));
+    }
+    let (message, dedup_id) = resent_by_hand(&thread, &call);
+    deps.callback.sender.send(&message, &dedup_id).await?;
+    tracing::info!(%thread, %call, "call is to be sent again");
+    Ok((StatusCode::ACCEPTED, Json(Queued { thread_id: thread, dedup_id })))
 }
 
 /// `GET /threads/{id}/pending`

@@ -25,7 +25,8 @@ pub(super) struct Answer {
 
 /// A question that still waits: its call has no result.
 fn waiting(meta: &Meta, row: &ChoiceRow) -> Option<UserChoiceRequired> {
-    meta.pending_call(&row.id).filter(|call| !call.parked)?;
+    let call = CallId::of_choice(&row.id);
+    meta.pending_call(&call).filter(|call| call.is_asked_by(&row.id) && !call.parked)?;
     serde_json::from_str(&row.body).ok()
 }
 

@@ -34,7 +34,7 @@ use crate::rap::callback::CallbackDeps;
 use crate::store::StoreError;
 
 pub use auth::Access;
-pub use calls::{settled_by_hand, waiting_since};
+pub use calls::{resent_by_hand, settled_by_hand, unsendable, waiting_since};
 pub use operations::{Preview, preview};
 
 /// Header by which a sender says that two POSTs are one.
@@ -68,6 +68,7 @@ fn routes() -> Vec<(&'static str, &'static str, MethodRouter<HttpDeps>)> {
         ("post", "/threads/{id}/cancel", post(calls::cancel)),
         ("get", "/threads/{id}/pending", get(calls::pending)),
         ("post", "/threads/{id}/pending/{call_id}/settle", post(calls::settle)),
+        ("post", "/threads/{id}/calls/{call_id}/resend", post(calls::resend)),
     ]
 }
 

@@ -12,6 +12,9 @@ const DERIVED_CHARS: usize = 26;
 /// Characters of base32 in a call id (60 bits, beside epoch and seq in clear).
 const CALL_HASH_CHARS: usize = 12;
 
+/// Ends the id of a question that dormouse itself asks of a call; no call's own id ends so.
+const PERMISSION: &str = "-permission";
+
 macro_rules! text_id {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
@@ -122,6 +125,18 @@ impl CallId {
         let hash =
             digest(&[b"call", thread.as_str().as_bytes(), &epoch.0.to_be_bytes(), &seq.0.to_be_bytes()]);
         Self(format!("c{epoch}-{seq}-{}", &hash[..CALL_HASH_CHARS]))
+    }
+}
+
+impl CallId {
+    /// The id of the question whether the call may run: not its own, under which its tool may ask something else.
+    pub fn permission(&self) -> Self {
+        Self(format!("{}{PERMISSION}", self.0))
+    }
+
+    /// The call that a question belongs to.
+    pub fn of_choice(choice: &Self) -> Self {
+        Self(choice.0.strip_suffix(PERMISSION).unwrap_or(&choice.0).to_owned())
     }
 }
 

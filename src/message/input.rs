@@ -66,6 +66,8 @@ pub enum InputContent {
     Fork(Fork),
     /// End the thread (dormouse only).
     Close,
+    /// Dispatch a pending call once more (dormouse only).
+    Resend(Resend),
     /// A message of this thread went to the dead-letter queue (dormouse only).
     Undeliverable(Undeliverable),
 }
@@ -121,7 +123,7 @@ pub struct UserChoiceRequired {
     /// Index of the answer that counts on dismissal.
     #[serde(default)]
     pub default: usize,
-    /// Where the answer is POSTed.
+    /// Where the answer is POSTed; empty: it is dormouse itself that asks.
     pub response_url: String,
 }
 
@@ -140,6 +142,13 @@ pub struct UserChoiceAnswer {
 pub struct ClaimCheck {
     /// The digest that names the stored `InputMessage` JSON.
     pub digest: String,
+}
+
+/// Asks for a pending call to be sent to its tool again, under the same id.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Resend {
+    /// The call.
+    pub id: CallId,
 }
 
 /// A message that the queue gave up on. Its body is with the record that is kept of it.
@@ -253,6 +262,7 @@ enum ContentOut<'a> {
     Rewind(&'a Rewind),
     Fork(&'a Fork),
     Close,
+    Resend(&'a Resend),
     Undeliverable(&'a Undeliverable),
 }
 
@@ -329,6 +339,7 @@ impl InputMessage {
             InputContent::Rewind(rewind) => ContentOut::Rewind(rewind),
             InputContent::Fork(fork) => ContentOut::Fork(fork),
             InputContent::Close => ContentOut::Close,
+            InputContent::Resend(resend) => ContentOut::Resend(resend),
             InputContent::Undeliverable(dead) => ContentOut::Undeliverable(dead),
         };
         json::to_queue_body(&WireOut {
@@ -390,6 +401,7 @@ fn parse_content(raw: &RawJson) -> Result<InputContent, InputError> {
         "rewind" => InputContent::Rewind(read("content", raw)?),
         "fork" => InputContent::Fork(read("content", raw)?),
         "close" => InputContent::Close,
+        "resend" => InputContent::Resend(read("content", raw)?),
         "undeliverable" => InputContent::Undeliverable(read("content", raw)?),
         other => return Err(InputError::UnknownContent(other.to_owned())),
     })

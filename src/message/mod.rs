@@ -17,7 +17,7 @@ pub use content::{ContentPart, ImageData};
 pub use excerpt::{excerpt, excerpt_of, text_chars};
 pub use ids::{CallId, DedupId, Epoch, ItemId, MessageId, Seq, ThreadId};
 pub use input::{
-    ClaimCheck, InputContent, InputError, InputMessage, OAuthRequired, Synthetic, ToolResultInput,
+    ClaimCheck, InputContent, InputError, InputMessage, OAuthRequired, Resend, Synthetic, ToolResultInput,
     Undeliverable, UserChoiceAnswer, UserChoiceRequired,
 };
 pub use item::{

@@ -193,9 +193,9 @@ async fn take(
     match payload {
         Payload::ToolResult(result) => match state {
             CallState::Unknown => Ok(gone),
-            CallState::Parked => Ok(CallbackReply::new(200, DUPLICATE)),
             CallState::Pending { .. } => send_result(deps, thread, call, result).await,
-            CallState::Settled => {
+            // What is parked or settled may be the runtime's word: then the tool's own is a late one.
+            CallState::Parked | CallState::Settled => {
                 if deps.store.is_message_processed(thread, &result_dedup(thread, call)).await? {
                     return Ok(CallbackReply::new(200, DUPLICATE));
                 }

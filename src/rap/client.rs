@@ -1,16 +1,18 @@
 //! Requests to tool servers: invocations and answers (retried), notices (not retried).
 //!
 //! No redirect is followed, no body of an answer is read, and no error names an address: the text of an error
-//! goes to the model, and an address may hold a secret. A server's bearer token goes to its own origin alone.
+//! goes to the model, and an address may hold a secret. A server's bearer token, or a signature for it, goes to its own
+//! origin alone.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use backon::{ExponentialBuilder, Retryable};
-use reqwest::StatusCode;
+use reqwest::{Method, StatusCode};
 use serde::Serialize;
 use url::Url;
 
+use super::signing::{Signer, SigningError};
 use super::wire::{CancelToolCall, ChoiceAnswer, CloseThread, InvocationBody};
 use crate::config::{Config, ToolServerConfig};
 use crate::message::{CallId, ThreadId};
@@ -27,6 +29,8 @@ const WAIT_FACTOR: f32 = 3.0;
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_millis(10_000);
 /// One notice: closing and cancelling wait for nobody.
 pub const NOTICE_TIMEOUT: Duration = Duration::from_secs(2);
+/// The type of every body.
+const JSON: &str = "application/json";
 /// Establishing a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
@@ -45,6 +49,7 @@ pub fn http_client() -> Result<reqwest::Client, reqwest::Error> {
 pub struct RapClient {
     http: reqwest::Client,
     config: Arc<Config>,
+    signer: Arc<Signer>,
 }
 
 /// How one request failed, in words that may be shown.
@@ -59,7 +64,12 @@ pub(super) struct RequestError {
 impl RapClient {
     /// A client over `http`, which should be [`http_client`].
     pub fn new(config: Arc<Config>, http: reqwest::Client) -> Self {
-        Self { http, config }
+        Self { http, config, signer: Arc::default() }
+    }
+
+    /// Signs with `signer` instead of the credentials of the environment.
+    pub fn with_signer(self, signer: Arc<Signer>) -> Self {
+        Self { signer, ..self }
     }
 
     /// The configuration.
@@ -135,7 +145,7 @@ impl RapClient {
         timeout: Duration,
         limit: usize,
     ) -> Result<Vec<u8>, RequestError> {
-        let request = self.authorised(Some(server), &url, self.http.get(url.clone()));
+        let request = self.request(Some(server), Method::GET, url, None).await?;
         let mut response = request.timeout(timeout).send().await.map_err(RequestError::sending)?;
         accept(response.status())?;
         let mut body = Vec::new();
@@ -173,31 +183,46 @@ impl RapClient {
         body: bytes::Bytes,
         timeout: Duration,
     ) -> Result<(), RequestError> {
-        let request = self
-            .authorised(server, &url, self.http.post(url.clone()))
-            .header(reqwest::header::CONTENT_TYPE, "application/json")
-            .timeout(timeout)
-            .body(body);
+        let request = self.request(server, Method::POST, url, Some(body)).await?.timeout(timeout);
         accept(request.send().await.map_err(RequestError::sending)?.status())
     }
 
-    /// Adds the server's bearer token if `url` is on the server's own origin.
-    fn authorised(
+    /// A request with a JSON body, if it has one, and with the server's authentication if `url` is on the server's
+    /// own origin: no other host sees any of it.
+    async fn request(
         &self,
         server: Option<&str>,
-        url: &Url,
-        request: reqwest::RequestBuilder,
-    ) -> reqwest::RequestBuilder {
+        method: Method,
+        url: Url,
+        body: Option<bytes::Bytes>,
+    ) -> Result<reqwest::RequestBuilder, RequestError> {
+        let mut request = self.http.request(method.clone(), url.clone());
+        let headers: &[(&str, &str)] = match &body {
+            Some(body) => {
+                request = request.header(reqwest::header::CONTENT_TYPE, JSON).body(body.clone());
+                &[("content-type", JSON)]
+            }
+            None => &[],
+        };
         let server = server.and_then(|name| self.config.tool_servers.get(name));
-        let Some(server) = server.filter(|server| same_origin(server, url)) else { return request };
-        match server.bearer_env.as_ref().and_then(|name| std::env::var(name).ok()) {
+        let Some(server) = server.filter(|server| same_origin(server, &url)) else { return Ok(request) };
+        if let Some(scope) = &server.sigv4 {
+            let body = body.as_deref().unwrap_or_default();
+            let signed = self.signer.sign(scope, method.as_str(), &url, headers, body).await;
+            return Ok(request.headers(signed.map_err(RequestError::signing)?));
+        }
+        Ok(match server.bearer_env.as_ref().and_then(|name| std::env::var(name).ok()) {
             Some(token) => request.bearer_auth(token),
             None => request,
-        }
+        })
     }
 }
 
 impl RequestError {
+    fn signing(error: SigningError) -> Self {
+        Self { cause: error.to_string(), passes: error == SigningError::NoCredentials }
+    }
+
     fn final_one(cause: String) -> Self {
         Self { cause, passes: false }
     }

@@ -47,6 +47,8 @@ pub struct Toolset {
     pub endpoint: Url,
     /// What the model is told of each tool.
     pub tools: Vec<ToolDefinition>,
+    /// Names of those that say of themselves that they may destroy something.
+    pub destructive: BTreeSet<String>,
     /// Whether the server has state that `/migrate` moves.
     pub needs_migration: bool,
 }
@@ -205,9 +207,12 @@ pub fn check(
         }
         check_schema(tool)?;
     }
+    let destroys =
+        |tool: &&ManifestTool| tool.annotations.as_ref().is_some_and(|it| it.destructive == Some(true));
     Ok(Toolset {
         server: server.to_owned(),
         endpoint,
+        destructive: manifest.tools.iter().filter(destroys).map(|tool| tool.name.clone()).collect(),
         tools: manifest.tools.into_iter().map(definition).collect(),
         needs_migration: manifest.needs_migration,
     })

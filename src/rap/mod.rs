@@ -9,6 +9,7 @@
 //! | [`token`] | callback addresses and their signatures |
 //! | [`discovery`] | manifests: fetched, checked, cached |
 //! | [`client`] | requests to tool servers: invocations, notices, answers |
+//! | [`signing`] | AWS signatures of these requests |
 //! | [`tool`] | a discovered tool as a [`Tool`](crate::tools::Tool) |
 //! | [`source`] | the configured servers as [`ToolServers`](crate::tools::ToolServers) |
 //! | [`callback`] | what a POST to a callback address does |
@@ -18,6 +19,7 @@
 pub mod callback;
 pub mod client;
 pub mod discovery;
+pub mod signing;
 pub mod source;
 pub mod token;
 pub mod tool;
@@ -25,5 +27,6 @@ pub mod wire;
 
 pub use callback::{CallbackBody, CallbackDeps, CallbackReply, CallbackRequest, handle};
 pub use client::{RapClient, http_client};
+pub use signing::Signer;
 pub use source::RapTools;
 pub use token::{CallbackKeys, CallbackTokens, KeysError, TokenError};

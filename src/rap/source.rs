@@ -10,6 +10,7 @@ use super::discovery::{Discovery, Toolset};
 use super::token::CallbackTokens;
 use super::tool::RapTool;
 use crate::config::Config;
+use crate::queue::TimerSender;
 use crate::store::Store;
 use crate::tools::{Offer, Tool, ToolServers};
 
@@ -18,6 +19,7 @@ pub struct RapTools {
     client: RapClient,
     discovery: Discovery,
     tokens: CallbackTokens,
+    timers: Option<Arc<dyn TimerSender>>,
     /// What was made of each server's last manifest.
     made: Mutex<BTreeMap<String, Made>>,
 }
@@ -35,9 +37,18 @@ impl RapTools {
         tokens: CallbackTokens,
         http: reqwest::Client,
     ) -> Self {
-        let client = RapClient::new(config, http);
+        Self::over(RapClient::new(config, http), store, tokens)
+    }
+
+    /// The servers of the client's configuration.
+    pub fn over(client: RapClient, store: Arc<dyn Store>, tokens: CallbackTokens) -> Self {
         let discovery = Discovery::new(client.clone(), store);
-        Self { client, discovery, tokens, made: Mutex::default() }
+        Self { client, discovery, tokens, timers: None, made: Mutex::default() }
+    }
+
+    /// With what sets the time limits of calls; without it a server that has one takes no calls.
+    pub fn with_timers(self, timers: Option<Arc<dyn TimerSender>>) -> Self {
+        Self { timers, ..self }
     }
 
     /// For notices and answers.
@@ -51,8 +62,10 @@ impl RapTools {
                 definition: definition.clone(),
                 server: set.server.clone(),
                 endpoint: set.endpoint.clone(),
+                destructive: set.destructive.contains(&definition.name),
                 client: self.client.clone(),
                 tokens: self.tokens.clone(),
+                timers: self.timers.clone(),
             })
         };
         let tools = set.tools.iter().map(tool).collect();

@@ -1,5 +1,7 @@
 //! A discovered tool: its definition for the model, and its calls as RAP invocations.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use serde_json::value::RawValue;
 use url::Url;
@@ -7,7 +9,11 @@ use url::Url;
 use super::client::RapClient;
 use super::token::CallbackTokens;
 use super::wire::InvocationBody;
-use crate::message::{CallId, ThreadId};
+use crate::config::Destructive;
+use crate::history::{TIMED_OUT, wording};
+use crate::message::{CallId, ContentPart, DedupId, InputMessage, ThreadId};
+use crate::queue::TimerSender;
+use crate::store::Hold;
 use crate::tools::{Execution, Invocation, Tool, ToolDefinition, ToolError, Waiting};
 
 /// A tool of a tool server. Always asynchronous: its result comes back through the callback.
@@ -18,10 +24,35 @@ pub struct RapTool {
     pub server: String,
     /// Where its set takes invocations; checked against the configuration.
     pub endpoint: Url,
+    /// Whether it says of itself that it may destroy something.
+    pub destructive: bool,
     /// How its server is spoken to.
     pub client: RapClient,
     /// What its callback addresses are made with.
     pub tokens: CallbackTokens,
+    /// What its time limit is set with.
+    pub timers: Option<Arc<dyn TimerSender>>,
+}
+
+impl RapTool {
+    /// Has the call settled when its time is up, if its server is given one. Before the call is out, so that none
+    /// waits longer than it may; a call that is repeated sets the same timer again.
+    async fn set_limit(&self, call: &Invocation) -> Result<(), ToolError> {
+        let settings = self.client.config().tool_servers.get(&self.server);
+        let Some(seconds) = settings.and_then(|server| server.result_timeout_seconds) else { return Ok(()) };
+        let unset =
+            || ToolError::Unavailable(format!("{} did not run: its time limit could not be set", call.name));
+        let timers = self.timers.as_ref().ok_or_else(unset)?;
+        let limit_ms = i64::try_from(seconds.saturating_mul(1_000)).unwrap_or(i64::MAX);
+        let due_ms = jiff::Timestamp::now().as_millisecond().saturating_add(limit_ms);
+        let dedup = DedupId::derive(TIMED_OUT, &[call.thread.as_str(), call.call.as_str()]);
+        let parts = vec![ContentPart::Text(wording::timed_out(&call.name))];
+        let message = InputMessage::tool_result(call.thread.clone(), call.call.clone(), parts);
+        timers.schedule(due_ms, &message, &dedup).await.map_err(|error| {
+            tracing::warn!(thread = %call.thread, call = %call.call, %error, "a time limit could not be set");
+            unset()
+        })
+    }
 }
 
 #[async_trait]
@@ -36,6 +67,16 @@ impl Tool for RapTool {
 
     fn server(&self) -> Option<&str> {
         Some(&self.server)
+    }
+
+    fn hold(&self) -> Option<Hold> {
+        let server = self.client.config().tool_servers.get(&self.server)?;
+        match (self.destructive && server.destructive == Destructive::Ask, server.serial) {
+            (false, false) => None,
+            (false, true) => Some(Hold::Turn),
+            (true, false) => Some(Hold::Consent),
+            (true, true) => Some(Hold::ConsentThenTurn),
+        }
     }
 
     async fn execute(&self, call: &Invocation) -> Result<(), ToolError> {
@@ -55,6 +96,7 @@ impl Tool for RapTool {
             user_id,
             thread_ancestors: Some(call.ancestors.as_slice()).filter(|ancestors| !ancestors.is_empty()),
         };
+        self.set_limit(call).await?;
         let started = std::time::Instant::now();
         let outcome = self.client.invoke(&self.server, &self.endpoint, &body).await;
         // The audit line of requirement 32: never arguments, never the address.

@@ -7,11 +7,11 @@ use tracing::Instrument;
 use super::complete::drive;
 use super::{
     CompletionAction, DisplayEvent, PrepareResult, Runtime, Session, SliceError, choices, execute_action,
-    prepare_input, run_completion,
+    held, prepare_input, run_completion,
 };
 use crate::history::Arrival;
 use crate::message::{
-    DedupId, InputMessage, OutputKind, OutputMessage, RawJson, Synthetic, ThreadId, tokens,
+    DedupId, InputContent, InputMessage, OutputKind, OutputMessage, RawJson, Synthetic, ThreadId, tokens,
 };
 use crate::store::Promise;
 use crate::thread::{HistoryManager, Progress};
@@ -141,6 +141,7 @@ async fn slice(
             manager.work_for(&first.arrival);
         }
     }
+    held::let_go(&mut manager, inputs.first().map(|input| &input.arrival));
     finish(runtime, &mut manager, ready, outside, deadline, cancel).await?;
     if let Err(e) = manager.close_redelivery(runtime.clock.now_ms()).await {
         tracing::info!(%thread, error = %e, "what was sent may be sent once more");
@@ -152,7 +153,9 @@ async fn slice(
 /// Whether somebody outside caused the slice: a person or an event. A tool's result or a report is the
 /// consequence of what the thread did itself.
 fn is_outside(message: &InputMessage) -> bool {
-    let typed = message.content.is_said() || message.content.is_operation();
+    let typed = message.content.is_said()
+        || message.content.is_operation()
+        || matches!(message.content, InputContent::UserChoiceAnswer(_));
     match &message.synthetic {
         None => typed,
         Some(Synthetic::SubscriptionEvent { .. }) => true,
@@ -175,7 +178,7 @@ async fn finish(
     cancel: &mut oneshot::Receiver<()>,
 ) -> Result<(), SliceError> {
     let interrupted = manager.history_mut().take_interrupted_tool_calls();
-    for call in &interrupted {
+    for call in interrupted.iter().filter(|call| call.hold.is_none()) {
         manager.promise(Promise::Cancel { call: call.call.clone(), server: call.server.clone() });
     }
     choices::dismiss(manager, &interrupted);
@@ -218,6 +221,7 @@ async fn finish(
     let completion = drive(stream, |event| runtime.observer.on_event(&thread, event));
     let action = completion.instrument(tracing::info_span!("complete")).await?;
     if !manager.is_closing() {
+        held::let_go(manager, None);
         promise_release(manager);
     }
     manager.sync(Progress::Last, runtime.clock.now_ms()).await?;

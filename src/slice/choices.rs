@@ -6,7 +6,7 @@
 use futures::future::join_all;
 
 use super::prepare::PrepareResult;
-use super::{Runtime, SliceError, dispatch_failed_id};
+use super::{Runtime, SliceError, dispatch_failed_id, held};
 use crate::history::Arrival;
 use crate::message::{
     CallId, ContentPart, InputMessage, OutputKind, TypedOutput, UserChoiceAnswer, UserChoiceRequired,
@@ -22,7 +22,8 @@ pub(super) fn answer(
     answer: &UserChoiceAnswer,
 ) -> PrepareResult {
     let refused = |text: &str| PrepareResult::RefusedToUser(text.to_owned());
-    let pending = manager.history().open_calls().find(|call| call.call == answer.id && !call.parked).cloned();
+    let asked = |call: &&PendingCall| call.is_asked_by(&answer.id) && !call.parked;
+    let pending = manager.history().open_calls().find(asked).cloned();
     let (Some(call), Some(choice)) = (pending, open_choice(manager, &answer.id)) else {
         return refused("That question is not open any more; the answer had no effect.");
     };
@@ -32,14 +33,22 @@ pub(super) fn answer(
     }
     manager.record_processed(arrival, DedupLife::Days);
     close(manager, &call, choice, selected);
-    PrepareResult::Handled
+    if call.needs_consent() {
+        held::decided(manager, &call, selected, arrival.now_ms);
+    }
+    // A refusal may have been what the model waits for.
+    match manager.history().is_settled() {
+        true => PrepareResult::Ready,
+        false => PrepareResult::Handled,
+    }
 }
 
 /// Dismisses the open questions of interrupted calls, whose tools get the default, and forgets those of calls that
 /// have a result by now.
 pub(super) fn dismiss(manager: &mut HistoryManager, interrupted: &[PendingCall]) {
     for call in interrupted {
-        if let Some(choice) = open_choice(manager, &call.call) {
+        let id = if call.needs_consent() { call.call.permission() } else { call.call.clone() };
+        if let Some(choice) = open_choice(manager, &id) {
             let selected = choice.default;
             close(manager, call, choice, selected);
         }
@@ -48,9 +57,9 @@ pub(super) fn dismiss(manager: &mut HistoryManager, interrupted: &[PendingCall])
 }
 
 fn close(manager: &mut HistoryManager, call: &PendingCall, choice: UserChoiceRequired, selected: usize) {
-    manager.close_choice(&call.call);
+    manager.close_choice(&choice.id);
     manager.promise(Promise::Answer {
-        call: call.call.clone(),
+        call: choice.id,
         server: call.server.clone(),
         response_url: choice.response_url,
         selected,
@@ -81,6 +90,8 @@ pub(super) async fn deliver(
         return Ok(());
     }
     let answers = owed.iter().filter_map(|entry| match &entry.promise {
+        // Of what dormouse itself has asked, nobody is to be told.
+        Promise::Answer { response_url, .. } if response_url.is_empty() => None,
         Promise::Answer { call, server, response_url, selected } => {
             Some(post(registry, call, server.as_deref(), response_url, *selected))
         }

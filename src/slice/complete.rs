@@ -16,7 +16,7 @@ use crate::history::render::{RenderError, RenderOptions};
 use crate::history::{Layer, MAX_CALLS, wording};
 use crate::message::{CallId, ContentPart, Outcome, SettledBy, ToolCallItem};
 use crate::model::{ErrorClass, ModelError, ModelEvent, StopReason, Usage};
-use crate::store::Promise;
+use crate::store::{Hold, Promise};
 use crate::thread::{HistoryManager, Progress};
 use crate::tools::{Execution, RESERVED_NAMES, Waiting};
 
@@ -283,18 +283,22 @@ fn take_response(
                 Layer::WithResponse,
                 now_ms,
             ),
-            Ok((execution, server)) => {
+            Ok(Admitted { execution, server, hold }) => {
                 let cause = manager.causes().to_vec();
                 manager.history_mut().describe_call(&call.call_id, |pending| {
                     pending.synchronous = matches!(execution, Execution::Synchronous(_));
                     pending.passive = execution == Execution::Asynchronous(Waiting::Passive);
                     pending.server = server;
+                    pending.hold = hold;
                     pending.cause = cause;
                 });
                 match execution {
                     Execution::Synchronous(_) => step = Step::Synchronous,
                     Execution::Asynchronous(_) => {
-                        manager.promise(Promise::Call { call: call.call_id.clone() });
+                        // What is held is let go by the last commit of the slice, or by a later one.
+                        if hold.is_none() {
+                            manager.promise(Promise::Call { call: call.call_id.clone() });
+                        }
                         if matches!(step, Step::Refused) {
                             step = Step::Asynchronous;
                         }
@@ -306,13 +310,20 @@ fn take_response(
     step
 }
 
+/// How a call goes out.
+struct Admitted {
+    execution: Execution,
+    server: Option<String>,
+    hold: Option<Hold>,
+}
+
 /// Whether a call may go out, and how; otherwise its result.
 fn admit(
     session: &Session,
     call: &ToolCallItem,
     at: usize,
     cut: bool,
-) -> Result<(Execution, Option<String>), (Outcome, String)> {
+) -> Result<Admitted, (Outcome, String)> {
     if cut {
         // Where the output stopped is not known: a cut prefix may happen to be valid JSON (F49).
         return Err((Outcome::Truncated, wording::truncated(&call.name)));
@@ -329,7 +340,7 @@ fn admit(
     registry
         .check_arguments(&call.name, arguments(call))
         .map_err(|e| (Outcome::Error, wording::bad_arguments(&e.to_string())))?;
-    Ok((tool.execution(), tool.server().map(str::to_owned)))
+    Ok(Admitted { execution: tool.execution(), server: tool.server().map(str::to_owned), hold: tool.hold() })
 }
 
 /// Keeps the stream's type nameable where it must be pinned.

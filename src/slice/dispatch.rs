@@ -12,7 +12,7 @@ use crate::message::{
     CallId, ContentPart, DedupId, InputContent, InputMessage, ItemBody, OutputKind, OutputMessage, RawJson,
     SPAWN_TOOL, Seq, Synthetic, ThreadId, TypedOutput, UserChoiceRequired,
 };
-use crate::store::{OutboxEntry, Promise, ThreadKind};
+use crate::store::{OutboxEntry, PendingCall, Promise, ThreadKind};
 use crate::thread::HistoryManager;
 use crate::tools::builtin::CLOSE_TOOL;
 use crate::tools::{Invocation, Registry, ToolError};
@@ -91,7 +91,8 @@ async fn send(
 
 /// A promised call that is still pending; one that was answered or interrupted since is not sent again.
 fn due_call(manager: &HistoryManager, call: &CallId) -> Option<Invocation> {
-    let pending = manager.history().open_calls().find(|pending| &pending.call == call && !pending.parked)?;
+    let due = |pending: &&PendingCall| &pending.call == call && !pending.parked && pending.hold.is_none();
+    let pending = manager.history().open_calls().find(due)?;
     let item = manager.history().call(call)?;
     Some(invocation(manager, pending, item))
 }

@@ -2,12 +2,12 @@
 //! is written by the barrier that follows.
 
 use super::{Runtime, SliceError, choices, operations};
-use crate::history::{Accepted, Arrival};
+use crate::history::{Accepted, Arrival, TIMED_OUT};
 use crate::message::{
-    CallId, ContentPart, InputContent, InputMessage, Synthetic, ThreadId, UserChoiceRequired,
+    CallId, ContentPart, InputContent, InputMessage, Resend, Synthetic, ThreadId, UserChoiceRequired,
 };
 use crate::slice::DisplayEvent;
-use crate::store::{ChoiceRow, DedupLife, Promise};
+use crate::store::{ChoiceRow, DedupLife, PendingCall, Promise};
 use crate::thread::{Handled, HistoryManager, ThreadError};
 
 /// What to do after an input was prepared.
@@ -104,6 +104,16 @@ async fn take(
         InputContent::Rewind(rewind) => operations::rewind(message, arrival, manager, rewind).await,
         InputContent::Fork(fork) => operations::fork(runtime, message, arrival, manager, fork).await,
         InputContent::Close => operations::close(runtime, arrival, manager).await,
+        InputContent::Resend(Resend { id: call }) => {
+            let out =
+                |pending: &PendingCall| !pending.parked && !pending.synchronous && pending.hold.is_none();
+            if !manager.history().open_calls().any(|pending| &pending.call == call && out(pending)) {
+                return Ok(dropped(&thread, arrival, "resend of a call that is not out"));
+            }
+            tracing::info!(%thread, %call, "a call is sent again");
+            manager.record(arrival, Promise::Call { call: call.clone() }, None);
+            Ok(PrepareResult::Handled)
+        }
         InputContent::Release => {
             if manager.history().has_leftover_waiting() {
                 manager.history_mut().release_waiting();
@@ -181,10 +191,17 @@ async fn conversational(
         }
         Some(Synthetic::ThreadReport { .. } | Synthetic::ParentMessage { .. }) | None => {}
     }
+    let expired = expired(manager, message, arrival);
     let handled = manager.handle_input(message, arrival).await?;
     let Handled::Accepted(accepted) = handled else {
         return Err(SliceError::Bug("an input was processed between two looks".to_owned()));
     };
+    if let Some(PendingCall { call, server, .. }) = expired
+        && matches!(accepted, Accepted::Ready | Accepted::Parked)
+    {
+        tracing::info!(%thread, %call, "a call has timed out");
+        manager.promise(Promise::Cancel { call, server });
+    }
     Ok(match accepted {
         Accepted::Ready => {
             show_result(runtime, &thread, message, manager);
@@ -204,6 +221,13 @@ async fn conversational(
             PrepareResult::Refused("this content does not go with this synthetic type".to_owned())
         }
     })
+}
+
+/// The pending call whose time is up with this input.
+fn expired(manager: &HistoryManager, message: &InputMessage, arrival: &Arrival) -> Option<PendingCall> {
+    let InputContent::ToolResult(result) = &message.content else { return None };
+    let is_timer = message.synthetic.is_none() && arrival.dedup.is_of_kind(TIMED_OUT);
+    manager.history().open_calls().find(|pending| is_timer && pending.call == result.id).cloned()
 }
 
 fn show_result(runtime: &Runtime, thread: &ThreadId, message: &InputMessage, manager: &HistoryManager) {

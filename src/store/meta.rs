@@ -184,6 +184,9 @@ pub struct PendingCall {
     /// Its result is in, parked until the step's others are.
     #[serde(default)]
     pub parked: bool,
+    /// Why it is not sent yet; absent: it went out with its commit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hold: Option<Hold>,
     /// The messages that caused it.
     #[serde(default)]
     pub cause: Vec<MessageId>,
@@ -193,6 +196,41 @@ pub struct PendingCall {
     /// Fields of a newer version.
     #[serde(flatten)]
     pub extra: Extra,
+}
+
+/// What a call waits for before it is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Hold {
+    /// Its server takes one call of a thread at a time, and another one is out.
+    Turn,
+    /// The user is asked whether it may run.
+    Consent,
+    /// The same, and then it waits for its turn.
+    ConsentThenTurn,
+}
+
+impl Hold {
+    /// Whether the user's word is needed.
+    pub fn needs_consent(self) -> bool {
+        matches!(self, Self::Consent | Self::ConsentThenTurn)
+    }
+}
+
+impl PendingCall {
+    /// Whether the user is, or is about to be, asked whether it may run.
+    pub fn needs_consent(&self) -> bool {
+        self.hold.is_some_and(Hold::needs_consent)
+    }
+
+    /// Whether the question called `choice` is one of this call as it stands: of its tool once it is out, before that
+    /// whether it may run.
+    pub fn is_asked_by(&self, choice: &CallId) -> bool {
+        match self.needs_consent() {
+            true => *choice == self.call.permission(),
+            false => *choice == self.call,
+        }
+    }
 }
 
 /// Something a commit promised to send. Sending is at least once, under a stable id.
@@ -259,7 +297,7 @@ pub enum Promise {
         call: CallId,
         /// Its server.
         server: Option<String>,
-        /// Where the answer is POSTed.
+        /// Where the answer is POSTed; empty: it was dormouse itself that asked.
         response_url: String,
         /// Index of the answer.
         selected: usize,

@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use crate::message::{CallId, DedupId, Epoch, Item, MessageId, RawJson, Seq, ThreadId};
 
-pub use meta::{Meta, OutboxEntry, PendingCall, Promise, Prune, Span, ThreadKind};
+pub use meta::{Hold, Meta, OutboxEntry, PendingCall, Promise, Prune, Span, ThreadKind};
 
 /// Actions of one DynamoDB transaction; a commit that needs more is refused before it is sent.
 pub const MAX_ACTIONS: usize = 100;

@@ -136,6 +136,7 @@ impl HistoryManager {
                 passive: false,
                 synchronous: false,
                 server: None,
+                hold: None,
                 parked: true,
                 cause: self.working.clone(),
                 user: user.clone(),
@@ -184,7 +185,7 @@ impl HistoryManager {
         let out: Vec<PendingCall> =
             self.history.open_calls().filter(|pending| !pending.synchronous).cloned().collect();
         for pending in out {
-            let (call, server) = (pending.call, pending.server);
+            let (call, server) = (pending.call, pending.server.filter(|_| pending.hold.is_none()));
             let layer = crate::history::Layer::Safe;
             let by = SettledBy::Runtime;
             self.history.settle(&call, Outcome::Halted, Vec::new(), by, layer, now_ms);

@@ -367,7 +367,17 @@ impl HistoryManager {
         self.subscriptions.push(SubscriptionChange::End(call));
     }
 
-    /// The open question of a call.
+    /// Asks the user something with the next commit, if that has room for another question, and says whether it has.
+    pub fn ask(&mut self, choice: ChoiceRow) -> bool {
+        let fits = self.choices.len() + self.closed_choices.len() < MAX_CHOICES;
+        if fits {
+            self.promise(Promise::Choice { call: choice.id.clone() });
+            self.choices.push(choice);
+        }
+        fits
+    }
+
+    /// An open question, by its id.
     pub fn open_choice(&self, call: &CallId) -> Option<&ChoiceRow> {
         let open = |choice: &&ChoiceRow| &choice.id == call && !self.closed_choices.contains(call);
         self.choices.iter().chain(&self.stored_choices).find(open)
@@ -384,9 +394,9 @@ impl HistoryManager {
         }
     }
 
-    /// Ends the questions of calls that have a result by now.
+    /// Ends the questions of calls that have a result by now, or are not asked any more.
     pub fn close_stale_choices(&mut self) {
-        let waits = |call: &CallId| self.history.open_calls().any(|open| &open.call == call);
+        let waits = |choice: &CallId| self.history.open_calls().any(|open| open.is_asked_by(choice));
         let stale = self.stored_choices.iter().map(|choice| &choice.id).filter(|call| !waits(call));
         for call in stale.cloned().collect::<Vec<_>>() {
             self.close_choice(&call);

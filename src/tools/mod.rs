@@ -13,6 +13,7 @@ use serde_json::Value;
 
 pub use crate::history::request::ToolDefinition;
 use crate::message::{CallId, ContentPart, MessageId, ThreadId};
+use crate::store::Hold;
 pub use registry::{ArgumentError, RESERVED_NAMES, Registry};
 pub use servers::{AgentTools, Offer, ToolServers};
 
@@ -148,6 +149,11 @@ pub trait Tool: Send + Sync {
 
     /// The tool server it belongs to; none for built-in tools.
     fn server(&self) -> Option<&str> {
+        None
+    }
+
+    /// What its calls wait for before they are dispatched; none: they go out with their commit.
+    fn hold(&self) -> Option<Hold> {
         None
     }
 

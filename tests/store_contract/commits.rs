@@ -27,6 +27,7 @@ fn rich(commit: &mut Commit) {
         passive: false,
         synchronous: false,
         server: Some("http://tools".into()),
+        hold: None,
         parked: true,
         cause: cause.clone(),
         user: Some("ana".into()),

@@ -15,7 +15,7 @@ use dormouse::queue::{OutputSender, QueueError};
 use dormouse::slice::{AgentProfile, Agents};
 use dormouse::store::memory::MemoryStore;
 use dormouse::store::{
-    ChoiceRow, Commit, Committed, ConversationStore, DeadLetter, Loaded, Meta, StateStore, Stop, Store,
+    ChoiceRow, Commit, Committed, ConversationStore, DeadLetter, Hold, Loaded, Meta, StateStore, Stop, Store,
     StoreError, Subscription, ThreadSummary,
 };
 use dormouse::tools::{Execution, Invocation, Registry, Tool, ToolDefinition, ToolError, ToolOutput};
@@ -303,6 +303,10 @@ impl Tool for MortalTool {
 
     fn server(&self) -> Option<&str> {
         self.tool.server()
+    }
+
+    fn hold(&self) -> Option<Hold> {
+        self.tool.hold()
     }
 
     async fn execute(&self, call: &Invocation) -> Result<(), ToolError> {
