@@ -308,7 +308,7 @@ async fn dispatch(server: &FakeServer, config: Config, call: &Invocation) -> Res
 }
 
 #[tokio::test]
-async fn rap_31_f37_an_invocation_says_what_the_protocol_asks_and_its_arguments_are_kept_to_the_byte() {
+async fn rap_28_31_f37_an_invocation_says_what_the_protocol_asks_and_its_arguments_are_kept_to_the_byte() {
     let server = offering(&["watch"], |_, _| StatusCode::OK.into()).await;
     let arguments = r#"{"a":1.0,"b":0.1,"c":12345678901234567890123,"z":1,"y":2,"z":3}"#;
     dispatch(&server, config(&[("a", &server.url)]), &call("watch", arguments)).await.unwrap();
@@ -376,7 +376,7 @@ async fn rap_04_what_passes_is_tried_three_times_with_the_same_id_and_growing_wa
 }
 
 #[tokio::test]
-async fn rap_04_rap_05_a_refusal_is_final_and_its_text_is_for_the_model() {
+async fn rap_04_05_a_refusal_is_final_and_its_text_is_for_the_model() {
     for status in [400, 401, 403, 404, 409, 422, 301, 307] {
         let server = offering(&["t"], move |seen, _| match seen.path.as_str() {
             "/invoke" => {
@@ -443,7 +443,7 @@ async fn rap_07_a_bearer_token_goes_to_its_own_server_and_nowhere_else() {
 // Notices and answers.
 
 #[tokio::test]
-async fn rap_46_rap_47_notices_go_to_the_base_address_once_and_wait_for_nobody() {
+async fn rap_46_47_notices_go_to_the_base_address_once_and_wait_for_nobody() {
     let ok = offering(&["t"], |_, _| StatusCode::OK.into()).await;
     let broken = offering(&["u"], |_, _| StatusCode::INTERNAL_SERVER_ERROR.into()).await;
     let hangs = offering(&["v"], |_, _| Answer::Never).await;

@@ -218,7 +218,7 @@ fn event(call: &CallId, text: &str, last: bool) -> InputMessage {
 }
 
 #[tokio::test]
-async fn d4_an_event_has_a_child_of_its_own_once_and_the_parent_is_not_disturbed() {
+async fn rap_39_40_d4_an_event_has_a_child_of_its_own_once_and_the_parent_is_not_disturbed() {
     let (world, call) = subscribed(ScriptedModel::from_fn(|request| {
         let last = request.messages.last().map(texts).unwrap_or_default();
         let all = request.messages.iter().map(texts).collect::<Vec<_>>().join("\n");
