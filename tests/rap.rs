@@ -26,9 +26,7 @@ use dormouse::tools::{
     no_arguments,
 };
 use serde_json::{Value, json};
-use support::{Answer, FakeServer, Outbox, Seen, StoreDown, dead_url, tokens};
-
-const MANIFEST: &str = "/.well-known/rap-toolset";
+use support::{Answer, FakeServer, MANIFEST, Outbox, StoreDown, dead_url, manifest, offering, tokens};
 
 /// A built-in tool that does nothing.
 struct Builtin(ToolDefinition);
@@ -81,27 +79,6 @@ async fn tools_of(source: &AgentTools) -> ToolSet {
 
 fn names(set: &ToolSet) -> Vec<String> {
     set.registry.iter().map(|tool| tool.definition().name.clone()).collect()
-}
-
-fn manifest(endpoint: &str, tools: &[&str]) -> String {
-    let tool = |name: &&str| json!({"name": name, "description": "d", "inputSchema": {"type": "object"}});
-    json!({"name": "set", "endpoint": endpoint, "tools": tools.iter().map(tool).collect::<Vec<_>>()})
-        .to_string()
-}
-
-/// A server that offers `tools` under its own address and answers everything else by `script`.
-async fn offering(
-    tools: &'static [&'static str],
-    script: impl Fn(&Seen, usize) -> Answer + Send + Sync + 'static,
-) -> FakeServer {
-    FakeServer::start(move |seen, before| match seen.path.as_str() {
-        MANIFEST => {
-            let host = seen.headers["host"].to_str().unwrap();
-            Answer::from(manifest(&format!("http://{host}/invoke"), tools))
-        }
-        _ => script(seen, before),
-    })
-    .await
 }
 
 fn call(name: &str, arguments: &str) -> Invocation {
