@@ -49,6 +49,14 @@ pub fn lost(tool: &str) -> String {
     format!("Error: the result of {tool} was lost. It is not known whether it ran.")
 }
 
+/// A result wanted to subscribe, and the thread may not have one more.
+pub fn too_many_subscriptions(most: usize) -> String {
+    format!(
+        "Error: no events of this will arrive, since this thread has {most} subscriptions, which is the most. Cancel \
+         one with cancel_subscription, then call the tool again."
+    )
+}
+
 /// The model's output stopped inside the step.
 pub fn truncated(tool: &str) -> String {
     format!(
@@ -178,6 +186,7 @@ mod tests {
             interrupted_by_user("t"),
             interrupted_by_event("t"),
             lost("t"),
+            too_many_subscriptions(2),
             truncated("t"),
             unknown_tool("t", &["a".into(), "b".into()]),
             bad_arguments("x"),
@@ -197,6 +206,7 @@ mod tests {
              Error: t was interrupted by a message of the user before its result arrived. It may have taken effect.\n\
              Error: t was interrupted by an incoming event before its result arrived. It may have taken effect.\n\
              Error: the result of t was lost. It is not known whether it ran.\n\
+             Error: no events of this will arrive, since this thread has 2 subscriptions, which is the most. Cancel one with cancel_subscription, then call the tool again.\n\
              Error: t did not run: the response reached its output limit before the call was complete. Use shorter arguments or fewer calls.\n\
              Error: there is no tool \"t\". Tools: a, b.\n\
              Error: x. The tool did not run.\n\
