@@ -19,7 +19,8 @@ step "tools"
 # Tool servers that somebody else wrote, unmodified. Built aside, so that their hundreds of crates do not stay; and
 # installed under another name first, by cargo: a build that is killed half-way must not look finished.
 peers="$cache/peers"
-aside="$(mktemp -d)"
+mkdir -p "$cache"
+aside="$(mktemp -d "$cache/building-XXXXXX")"
 trap 'rm -rf "$aside"' EXIT
 # Where there is no bubblewrap, sandbox-local's build script installs one for the whole system. Ours runs without: all
 # that the build wants to see is that there is one.
