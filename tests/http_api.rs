@@ -486,7 +486,7 @@ async fn a_running_response_is_cancelled_and_what_was_said_is_kept() {
 }
 
 #[tokio::test]
-async fn a_pending_call_is_settled_by_hand_and_its_late_result_is_a_note() {
+async fn f65_a_pending_call_is_settled_by_hand_and_its_late_result_is_a_note() {
     let call = vec![ScriptedEvent::call("", "echo", "{}"), ScriptedEvent::End("tool_use".into())];
     let front = Front::new(Access::Loopback, vec![call, say("then not")]).await;
     front.world.done(&front.world.user("go")).await;

@@ -334,3 +334,30 @@ async fn rap_13_31_a_childs_invocation_names_its_ancestors_and_its_result_stays_
     stack.story_ending(&child, "assistant: result: own").await;
     assert!(!stack.story(THREAD).await.iter().any(|line| line.contains("own")));
 }
+
+#[tokio::test]
+async fn rap_47_50_f65_a_result_and_a_text_that_cross_end_as_a_result_or_as_a_note() {
+    let server = willing(&["watch"]).await;
+    let stack = Stack::start(config(&[("builds", &server.url)])).await;
+    for turn in 0..8 {
+        let thread = format!("th-{turn}");
+        stack.says(&thread, "call watch {}").await;
+        let watch = invocation(&server, turn).await;
+        let result = watch.result("green");
+        let (status, ()) =
+            tokio::join!(stack.callback(watch.url(), &result), stack.says(&thread, "say never mind"));
+        assert_eq!(status, 200);
+        let both_in = |story: &[String]| {
+            story.iter().any(|line| line == "assistant: never mind")
+                && story.iter().any(|line| line.contains("green"))
+        };
+        let story = stack.story_when(&thread, both_in).await;
+        let at = |line: &str| story.iter().position(|item| item == line);
+        let late = story.iter().filter(|line| line.starts_with("user: [late result")).count();
+        match at("result: green") {
+            Some(result) => assert!(late == 0 && Some(result) < at("user: say never mind"), "{story:?}"),
+            None => assert!(late == 1 && at("interrupt") < at("user: say never mind"), "{story:?}"),
+        }
+        assert!(stack.store().meta(&ThreadId::from(&*thread)).await.unwrap().unwrap().pending.is_empty());
+    }
+}

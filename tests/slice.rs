@@ -109,7 +109,7 @@ async fn rap_51_i1_d3_a_store_failure_hands_the_message_back() {
 }
 
 #[tokio::test]
-async fn i1_what_cannot_be_read_is_kept_with_its_reason_or_handed_back() {
+async fn i1_d7_d8_what_cannot_be_read_is_kept_with_its_reason_or_handed_back() {
     let world = world(vec![text("hello"), text("again")]);
     world.done(&world.user("hi")).await;
     let bad = Delivery { body: "not json".into(), ..world.user("x") };
@@ -193,7 +193,7 @@ async fn i4_a_failed_send_is_resumed_by_the_redelivery_without_asking_the_model(
 }
 
 #[tokio::test]
-async fn i1_a_result_behind_a_parked_answer_in_its_place_is_a_note() {
+async fn f65_i1_a_result_behind_a_parked_answer_in_its_place_is_a_note() {
     let world = world(vec![calls(&[("p", "echo", "{}"), ("q", "other", "{}")]), text("done")]);
     world.tools.failures.lock().unwrap().push(ToolError::Unavailable("echo did not answer".into()));
     world.done(&world.user("hi")).await;
@@ -827,4 +827,50 @@ async fn f58_an_id_counts_once_for_days_and_two_equal_texts_are_two() {
         2,
         "the user said it again: {story:?}"
     );
+}
+
+#[tokio::test]
+async fn i7_d26_a_thread_that_keeps_causing_itself_is_stopped_and_takes_the_next_message() {
+    let mut world = World::new(ScriptedModel::from_fn(|request| {
+        let goes_on = !format!("{:?}", request.messages.last()).contains("enough");
+        if goes_on { calls(&[("p", "echo", "{}")]) } else { text("at last") }
+    }));
+    world.runtime.limits.self_caused_slices = 5;
+    // No call ever gets out: dormouse's own error result wakes the thread, and its model calls again.
+    *world.tools.failures.lock().unwrap() = vec![ToolError::Failed("echo is gone".into()); 100];
+    world.done(&world.user("hi")).await;
+    world.settle().await;
+    assert_eq!(world.tools.calls().len(), 6, "one for the user, five of its own");
+    assert!(world.output.texts().last().unwrap().contains("Write again"), "{:?}", world.output.texts());
+    world.done(&world.user("enough")).await;
+    assert_eq!(world.output.texts().last().unwrap(), "at last");
+}
+
+#[tokio::test]
+async fn rap_43_consent_and_a_text_in_one_batch_are_both_heard() {
+    let world = world(vec![calls(&[("p", "echo", "{}")]), text("as you like")]);
+    world.done(&world.user("hi")).await;
+    let call = world.tools.calls()[0].clone();
+    let consent = |call: &CallId| {
+        let (id, auth_url) = (call.clone(), "https://idp.example/authorize".to_owned());
+        let content =
+            InputContent::OAuthRequired(dormouse::message::OAuthRequired { id, call_id: None, auth_url });
+        world.message(&InputMessage::plain(ThreadId::from(THREAD), content))
+    };
+    let batch = [consent(&call), world.user("never mind"), consent(&call)];
+    assert!(world.deliver(&batch).await.is_empty());
+    let consents = |texts: &[String]| texts.iter().filter(|text| text.contains("idp.example")).count();
+    let texts = world.output.texts();
+    assert_eq!((consents(&texts), texts.last().unwrap().as_str()), (1, "as you like"), "{texts:?}");
+    assert_eq!(
+        world.story().await,
+        ["user: hi", "call: echo {}", "interrupt", "user: never mind", "assistant: as you like"],
+        "consent is no part of the history"
+    );
+    // Of a call that has its result, or that this thread never made.
+    for of in [&call, &CallId::from("c0-9-none")] {
+        world.done(&consent(of)).await;
+    }
+    assert_eq!(consents(&world.output.texts()), 1);
+    assert_eq!(world.model.calls(), 2, "nobody is asked because of it");
 }

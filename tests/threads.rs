@@ -13,6 +13,7 @@ use std::task::{Context, Poll};
 use dormouse::history::request::{ModelRequest, RequestMessage};
 use dormouse::message::{CallId, ContentPart, InputMessage, ItemBody, Synthetic, ThreadId};
 use dormouse::model::scripted::{ScriptedEvent, ScriptedModel, prompts};
+use dormouse::store::memory::CommitFault;
 use dormouse::store::{ConversationStore, StateStore, ThreadKind};
 use serde_json::{Value, json};
 use world::{Delivery, THREAD, World};
@@ -120,6 +121,41 @@ async fn f68_a_child_is_made_in_its_parents_commit_works_reports_and_closes() {
     // Closed, it takes nothing any more.
     world.done(&world.message(&InputMessage::user_text(child.clone(), "say hello"))).await;
     assert_eq!(world.story_of(&child).await.len(), 5);
+}
+
+#[tokio::test]
+async fn f68_a_child_whose_commit_was_lost_is_never_made_and_the_next_idea_counts() {
+    let spawn = |instructions: &str| {
+        let arguments = json!({"instructions": instructions, "child_of": [THREAD]});
+        call("spawn_thread", arguments)
+    };
+    let say = |text: &str| vec![ScriptedEvent::Text(text.to_owned())];
+    let world = World::with_builtins(ScriptedModel::script(vec![
+        spawn("count sheep"),
+        // Asked again after the crash, the model thinks otherwise.
+        spawn("count stars"),
+        say("it is at work"),
+        say("three stars"),
+    ]));
+    let first = world.user("help me sleep");
+    world.store.fail_commits([CommitFault::Unavailable]);
+    assert_eq!(world.deliver(std::slice::from_ref(&first)).await.len(), 1, "it is handed back");
+    assert_eq!(world.store.list_threads(10).await.unwrap().len(), 0, "no child without its parent's commit");
+    // The next time its commit is made, and the process dies before it has sent anything.
+    *world.output.failures.lock().unwrap() = 1;
+    assert_eq!(world.deliver(std::slice::from_ref(&first.again())).await.len(), 1);
+    assert_eq!(world.store.list_threads(10).await.unwrap().len(), 2, "the child is there with the commit");
+    world.done(&first.again().again()).await;
+    world.settle().await;
+    let listed = world.store.list_threads(10).await.unwrap();
+    assert_eq!(listed.len(), 2, "one child");
+    let item = &world.items().await[1];
+    let ItemBody::ToolCall(made_by) = &item.body else { panic!("{item:?}") };
+    let child = ThreadId::child(&ThreadId::from(THREAD), made_by.call_id.as_str());
+    let story = world.story_of(&child).await;
+    assert!(story.iter().any(|line| line.contains("count stars")), "{story:?}");
+    assert!(!story.iter().any(|line| line.contains("count sheep")), "{story:?}");
+    assert_eq!(story.iter().filter(|line| line.starts_with("assistant")).count(), 1, "woken once: {story:?}");
 }
 
 #[tokio::test]
@@ -307,7 +343,7 @@ async fn work_off(world: &World, mut queue: Vec<Delivery>, mut kill: impl FnMut(
 }
 
 #[tokio::test(start_paused = true)]
-async fn children_eight_deep_each_reporting_end_the_same_whatever_is_killed() {
+async fn f68_d15_children_eight_deep_each_reporting_end_the_same_whatever_is_killed() {
     let calm = World::with_builtins(descending());
     work_off(&calm, vec![calm.user("descend 8")], || None).await;
     let expected = outcome(&calm).await;
