@@ -444,6 +444,7 @@ async fn choices_calls_and_cancelling_are_the_owner_s_alone() {
     for status in [
         bob.get(&format!("{HERE}/choices")).await.0,
         bob.get(&format!("{HERE}/pending")).await.0,
+        bob.get(&format!("{HERE}/views")).await.0,
         bob.post(&format!("{HERE}/cancel"), json!({})).await.0,
         bob.post(&format!("{HERE}/choices/{call}"), json!({"selected": 0})).await.0,
         bob.post(&format!("{HERE}/pending/{call}/settle"), json!({})).await.0,

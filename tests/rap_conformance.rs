@@ -228,6 +228,26 @@ async fn rap_17_45_the_latest_view_of_each_type_is_kept_as_it_came_for_its_own_t
     let kept: Vec<_> = kept.iter().map(|(kind, content)| (kind.as_str(), content.get())).collect();
     // As the JSON of the callback spelled it.
     assert_eq!(kept, [("diff", r#"{"n":2,"a":null}"#), ("tree", r#"{"files":[]}"#)]);
+    let shown = async |thread: &str, query: &str| {
+        let url = format!("{}/threads/{thread}/views{query}", stack.system.endpoints().http);
+        stack.http.get(url).send().await.unwrap().text().await.unwrap()
+    };
+    assert_eq!(
+        shown(THREAD, "?view_type=diff").await,
+        r#"{"views":[{"view_type":"diff","content":{"n":2,"a":null}}],"left_out":[]}"#
+    );
+    let all: Value = serde_json::from_str(&shown(THREAD, "").await).unwrap();
+    assert_eq!(all["views"].as_array().unwrap().len(), 2);
+    // What together is more than one answer holds is named, and can be had alone.
+    for kind in ["large-1", "large-2"] {
+        let large = view(kind, json!({"text": "x".repeat(1_500_000)}));
+        assert_eq!(stack.callback(edit.url(), &large).await, 200);
+    }
+    let all: Value = serde_json::from_str(&shown(THREAD, "").await).unwrap();
+    assert_eq!(all["left_out"].as_array().unwrap().len(), 1, "{}", all["left_out"]);
+    let left_out = all["left_out"][0].as_str().unwrap();
+    assert!(shown(THREAD, &format!("?view_type={left_out}")).await.len() > 1_500_000);
+    assert_eq!(shown("th-2", "").await, r#"{"views":[],"left_out":[]}"#);
     assert_eq!((views("th-2").await.len(), views("th-none").await.len()), (0, 0));
 }
 
