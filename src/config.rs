@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_http_is_allowed_only_for_named_hosts() {
+    fn rap_06_plain_http_is_allowed_only_for_named_hosts() {
         assert!(
             parse("allow_http_hosts=['127.0.0.1']\n[tool_servers.b]\nurl='http://127.0.0.1:1/x'").is_ok()
         );

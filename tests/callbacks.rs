@@ -201,7 +201,7 @@ fn result_text(message: &InputMessage) -> String {
 // The token: row 1.
 
 #[tokio::test]
-async fn f63_no_forged_or_foreign_token_is_401_and_changes_nothing() {
+async fn rap_08_f63_no_forged_or_foreign_token_is_401_and_changes_nothing() {
     let world = World::new().await;
     let good = token(THREAD, PENDING);
     let body = || result(PENDING).to_string();
@@ -308,7 +308,7 @@ async fn rap_12_an_answer_that_cannot_be_used_is_400_and_settles_its_call() {
 }
 
 #[tokio::test]
-async fn d18_a_body_above_the_cap_is_413_and_settles_its_call() {
+async fn rap_11_d18_a_body_above_the_cap_is_413_and_settles_its_call() {
     let world = World::new().await;
     let of = |bytes: usize| {
         let frame = result(PENDING).to_string().len() - "ok".len();
@@ -421,7 +421,7 @@ async fn f65_a_result_in_whose_place_the_runtime_has_answered_is_queued_also_whi
 }
 
 #[tokio::test]
-async fn f05_f64_a_result_of_an_answered_call_is_200_without_effect() {
+async fn rap_10_14_f05_f64_a_result_of_an_answered_call_is_200_without_effect() {
     let world = World::new().await;
     for call in [ANSWERED, PARKED, SUBSCRIBED] {
         assert_eq!(world.post(call, result(call)).await, 200);
@@ -436,14 +436,14 @@ async fn f05_f64_a_result_of_an_answered_call_is_200_without_effect() {
 }
 
 #[tokio::test]
-async fn f65_a_result_of_an_interrupted_call_is_queued_for_the_slice_to_note() {
+async fn rap_47_f65_a_result_of_an_interrupted_call_is_queued_for_the_slice_to_note() {
     let world = World::new().await;
     assert_eq!(world.post(INTERRUPTED, result(INTERRUPTED)).await, 200);
     assert_eq!(world.one().1, DedupId::derive("rap-tool-result", &[THREAD, INTERRUPTED]));
 }
 
 #[tokio::test]
-async fn d32_what_concerns_no_open_thread_or_no_call_is_410() {
+async fn rap_09_17_d32_what_concerns_no_open_thread_or_no_call_is_410() {
     let world = World::new().await;
     for thread in ["th-closed", "th-none"] {
         let bodies = [result(PENDING), event(PENDING), oauth(PENDING), choice(PENDING), view()];
@@ -516,7 +516,7 @@ async fn d17_each_event_counts_unless_its_sender_names_it() {
 // Consent and choices: rows 5 and 11.
 
 #[tokio::test]
-async fn rap_43_rap_44_only_a_pending_call_may_ask_the_user() {
+async fn rap_43_44_only_a_pending_call_may_ask_the_user() {
     let world = World::new().await;
     assert_eq!(world.post(PENDING, with(oauth(PENDING), json!({"call_id": null}))).await, 200);
     let (message, dedup) = world.one();
@@ -563,7 +563,7 @@ async fn rap_45_a_view_is_stored_as_received_also_after_the_result() {
 // Ports out of order: row 12.
 
 #[tokio::test]
-async fn rap_18_a_store_or_queue_out_of_order_is_503_and_has_no_effect() {
+async fn rap_11_18_a_store_or_queue_out_of_order_is_503_and_has_no_effect() {
     let world = World::new().await;
     world.outbox.down.store(true, Ordering::SeqCst);
     for (call, body) in [
@@ -597,7 +597,7 @@ async fn rap_18_a_store_or_queue_out_of_order_is_503_and_has_no_effect() {
 // Odd text, at the endpoint and through the queue.
 
 #[tokio::test]
-async fn f31_f33_odd_text_arrives_mended_where_it_must_and_unchanged_where_it_can() {
+async fn rap_01_f31_f33_odd_text_arrives_mended_where_it_must_and_unchanged_where_it_can() {
     let world = World::new().await;
     let raw = |text: &str| {
         format!(r#"{{"type":"tool_result","group_id":"{THREAD}","id":"{PENDING}","text":"{text}"}}"#)

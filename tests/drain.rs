@@ -200,3 +200,21 @@ async fn i1_a_drain_that_cannot_send_hands_the_record_back_and_repeats_itself_wi
     assert_eq!(world.story().await.len(), 1);
     assert_eq!(world.output.texts().len(), 1);
 }
+
+#[tokio::test]
+async fn i7_the_message_that_was_to_wake_parked_inputs_is_sent_again_when_it_died() {
+    let world = World::new(ScriptedModel::prompts());
+    world.done(&world.user("say hello")).await;
+    let release = InputMessage::plain(ThreadId::from(THREAD), InputContent::Release);
+    let died = world.message(&release);
+    let mut record = world.record(&died);
+    record.attributes.insert("DeadLetterQueueSourceArn".to_owned(), "arn:aws:sqs:x:1:in.fifo".to_owned());
+    assert!(world.drain(record).await);
+    let (word, dedup) = world.input.sent.lock().unwrap().remove(0);
+    world.done(&Delivery { dedup: dedup.as_str().to_owned(), ..world.message(&word) }).await;
+    let sent = world.input.sent.lock().unwrap().clone();
+    let [(again, _)] = &sent[..] else { panic!("{sent:?}") };
+    assert_eq!(*again, release);
+    world.settle().await;
+    assert_eq!(world.model.calls(), 1, "nothing was parked, so nobody is asked");
+}

@@ -351,7 +351,7 @@ fn kinds(front: &Front) -> Vec<String> {
 const HERE: &str = "/threads/th-1";
 
 #[tokio::test]
-async fn rap44_a_choice_is_answered_once_and_what_comes_later_is_refused() {
+async fn rap_44_a_choice_is_answered_once_and_what_comes_later_is_refused() {
     let (front, call) = asking(Access::Loopback, vec![say("kept")]).await;
     let (status, open) = front.get(&format!("{HERE}/choices")).await;
     let shown = json!([{"choice_id": call, "prompt": "Drop?", "choices": ["Drop", "Keep"], "default": 1}]);
@@ -388,7 +388,7 @@ async fn rap44_a_choice_is_answered_once_and_what_comes_later_is_refused() {
 }
 
 #[tokio::test]
-async fn rap44_a_dismissed_choice_and_an_interrupted_call_post_the_default() {
+async fn rap_44_d21_a_dismissed_choice_and_an_interrupted_call_post_the_default() {
     let (front, call) = asking(Access::Loopback, vec![]).await;
     assert_eq!(front.post(&format!("{HERE}/choices/{call}"), json!({"selected": null})).await.0, 202);
     front.work().await;
@@ -404,7 +404,7 @@ async fn rap44_a_dismissed_choice_and_an_interrupted_call_post_the_default() {
 }
 
 #[tokio::test]
-async fn rap44_an_answer_that_does_not_get_through_is_an_error_that_the_model_reads() {
+async fn rap_44_an_answer_that_does_not_get_through_is_an_error_that_the_model_reads() {
     let (front, call) = asking(Access::Loopback, vec![say("it is gone")]).await;
     *front.world.tools.failures.lock().unwrap() = vec![ToolError::Failed("status 410".into())];
     assert_eq!(front.post(&format!("{HERE}/choices/{call}"), json!({"selected": 0})).await.0, 202);
@@ -444,6 +444,7 @@ async fn choices_calls_and_cancelling_are_the_owner_s_alone() {
     for status in [
         bob.get(&format!("{HERE}/choices")).await.0,
         bob.get(&format!("{HERE}/pending")).await.0,
+        bob.get(&format!("{HERE}/views")).await.0,
         bob.post(&format!("{HERE}/cancel"), json!({})).await.0,
         bob.post(&format!("{HERE}/choices/{call}"), json!({"selected": 0})).await.0,
         bob.post(&format!("{HERE}/pending/{call}/settle"), json!({})).await.0,
@@ -487,7 +488,7 @@ async fn a_running_response_is_cancelled_and_what_was_said_is_kept() {
 }
 
 #[tokio::test]
-async fn a_pending_call_is_settled_by_hand_and_its_late_result_is_a_note() {
+async fn f65_a_pending_call_is_settled_by_hand_and_its_late_result_is_a_note() {
     let call = vec![ScriptedEvent::call("", "echo", "{}"), ScriptedEvent::End("tool_use".into())];
     let front = Front::new(Access::Loopback, vec![call, say("then not")]).await;
     front.world.done(&front.world.user("go")).await;

@@ -146,7 +146,7 @@ async fn a_panic_fails_its_batch_and_the_loop_goes_on() {
 }
 
 #[tokio::test]
-async fn a_slow_thread_does_not_hold_another() {
+async fn rap_49_a_slow_thread_does_not_hold_another() {
     let aws = start().await;
     let (client, url) = (aws.sqs_client(), aws.input_queue_url());
     let (seen, mut records) = mpsc::unbounded_channel();

@@ -40,7 +40,7 @@ async fn deliver_until_done(world: &World, mut batch: Vec<Delivery>) -> usize {
 }
 
 #[tokio::test(start_paused = true)]
-async fn i7_a_text_that_keeps_failing_is_given_up_on_and_the_next_one_is_answered() {
+async fn rap_52_i7_d1_a_text_that_keeps_failing_is_given_up_on_and_the_next_one_is_answered() {
     let world = World::new(model(ScriptedErrorClass::Transient));
     assert_eq!(deliver_until_done(&world, vec![world.user("poison")]).await, RECEIVES);
     assert_eq!(world.story().await, ["user: [a message was left out: it could not be processed]"]);

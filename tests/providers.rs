@@ -520,7 +520,7 @@ async fn f29_f37_f44_a_chat_request_pairs_adjacent_with_our_ids_raw_arguments_an
 }
 
 #[tokio::test]
-async fn a_chat_request_carries_images_where_the_model_takes_them() {
+async fn rap_33_a_chat_request_carries_images_where_the_model_takes_them() {
     let (body, _, _) = sent("openai", history(), true, chat_ok()).await;
     let url = json!({ "type": "image_url", "image_url": { "url": "data:image/png;base64,iVBORw0KGgo=" } });
     let messages = body["messages"].as_array().unwrap();

@@ -26,9 +26,7 @@ use dormouse::tools::{
     no_arguments,
 };
 use serde_json::{Value, json};
-use support::{Answer, FakeServer, Outbox, Seen, StoreDown, dead_url, tokens};
-
-const MANIFEST: &str = "/.well-known/rap-toolset";
+use support::{Answer, FakeServer, MANIFEST, Outbox, StoreDown, dead_url, manifest, offering, tokens};
 
 /// A built-in tool that does nothing.
 struct Builtin(ToolDefinition);
@@ -81,27 +79,6 @@ async fn tools_of(source: &AgentTools) -> ToolSet {
 
 fn names(set: &ToolSet) -> Vec<String> {
     set.registry.iter().map(|tool| tool.definition().name.clone()).collect()
-}
-
-fn manifest(endpoint: &str, tools: &[&str]) -> String {
-    let tool = |name: &&str| json!({"name": name, "description": "d", "inputSchema": {"type": "object"}});
-    json!({"name": "set", "endpoint": endpoint, "tools": tools.iter().map(tool).collect::<Vec<_>>()})
-        .to_string()
-}
-
-/// A server that offers `tools` under its own address and answers everything else by `script`.
-async fn offering(
-    tools: &'static [&'static str],
-    script: impl Fn(&Seen, usize) -> Answer + Send + Sync + 'static,
-) -> FakeServer {
-    FakeServer::start(move |seen, before| match seen.path.as_str() {
-        MANIFEST => {
-            let host = seen.headers["host"].to_str().unwrap();
-            Answer::from(manifest(&format!("http://{host}/invoke"), tools))
-        }
-        _ => script(seen, before),
-    })
-    .await
 }
 
 fn call(name: &str, arguments: &str) -> Invocation {
@@ -308,7 +285,7 @@ async fn dispatch(server: &FakeServer, config: Config, call: &Invocation) -> Res
 }
 
 #[tokio::test]
-async fn rap_31_f37_an_invocation_says_what_the_protocol_asks_and_its_arguments_are_kept_to_the_byte() {
+async fn rap_28_31_f37_an_invocation_says_what_the_protocol_asks_and_its_arguments_are_kept_to_the_byte() {
     let server = offering(&["watch"], |_, _| StatusCode::OK.into()).await;
     let arguments = r#"{"a":1.0,"b":0.1,"c":12345678901234567890123,"z":1,"y":2,"z":3}"#;
     dispatch(&server, config(&[("a", &server.url)]), &call("watch", arguments)).await.unwrap();
@@ -338,6 +315,80 @@ async fn rap_31_f37_an_invocation_says_what_the_protocol_asks_and_its_arguments_
     assert_eq!(body["arguments"], json!({}));
     dispatch(&server, config, &Invocation { user: None, ..root }).await.unwrap();
     assert!(server.at("/invoke").remove(2).json().get("user_id").is_none());
+}
+
+#[tokio::test]
+async fn rap_02_20_22_a_call_goes_to_the_endpoint_of_its_own_set_and_case_counts() {
+    let a = offering(&["grep"], |_, _| StatusCode::OK.into()).await;
+    let elsewhere = FakeServer::start(|_, _| StatusCode::OK.into()).await;
+    let set = manifest(&format!("{}/deep/down?x=1", elsewhere.url), &["Grep", "GREP"]);
+    let b = FakeServer::start(move |_, _| set.clone().into()).await;
+    let set = tools_of(&source(config(&[("a", &a.url), ("b", &b.url)]), MemoryStore::new())).await;
+    assert_eq!((names(&set).len(), set.problems.len()), (4, 0), "{:?}", set.problems);
+    for name in ["grep", "Grep", "GREP"] {
+        set.registry.get(name).unwrap().execute(&call(name, "{}")).await.unwrap();
+    }
+    let operations = |server: &FakeServer, path: &str| -> Vec<Value> {
+        server.at(path).iter().map(|seen| seen.json()["operation"].clone()).collect()
+    };
+    assert_eq!(operations(&a, "/invoke"), ["grep"]);
+    assert_eq!(operations(&elsewhere, "/deep/down"), ["Grep", "GREP"]);
+    assert_eq!(b.seen().len(), 1, "the manifest alone");
+}
+
+/// What is logged while this is alive, on this thread.
+fn logged() -> (Arc<std::sync::Mutex<Vec<u8>>>, tracing::subscriber::DefaultGuard) {
+    #[derive(Clone, Default)]
+    struct Log(Arc<std::sync::Mutex<Vec<u8>>>);
+    impl std::io::Write for Log {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let log = Log::default();
+    let writer = log.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .with_max_level(tracing::Level::TRACE)
+        .with_ansi(false)
+        .with_writer(move || writer.clone())
+        .finish();
+    (log.0, tracing::subscriber::set_default(subscriber))
+}
+
+#[tokio::test]
+async fn rap_32_d35_an_invocation_is_logged_with_its_outcome_and_without_what_it_says() {
+    let server = offering(&["watch"], |_, before| match before {
+        0 | 1 => StatusCode::OK.into(),
+        _ => StatusCode::FORBIDDEN.into(),
+    })
+    .await;
+    let set = tools_of(&source(config(&[("builds", &server.url)]), MemoryStore::new())).await;
+    let tool = set.registry.get("watch").unwrap();
+    let (log, guard) = logged();
+    let secret = r#"{"password":"hunter2"}"#;
+    tool.execute(&call("watch", secret)).await.unwrap();
+    tool.execute(&call("watch", secret)).await.unwrap_err();
+    drop(guard);
+    let log = String::from_utf8(log.lock().unwrap().clone()).unwrap();
+    let lines: Vec<&str> = log.lines().filter(|line| line.contains("invocation")).collect();
+    assert_eq!(lines.len(), 2, "{log}");
+    for (line, acknowledged) in lines.iter().zip(["acknowledged=true", "acknowledged=false"]) {
+        for part in ["thread=th-2", "call=c0-7-abc", "builds", "watch", "bytes=22", "ms=", acknowledged] {
+            assert!(line.contains(part), "{part} is not in {line}");
+        }
+    }
+    // Also on the lowest level: neither arguments, nor the token of the callback, nor the user.
+    let ours = |line: &&str| line.contains("dormouse::");
+    let callback = tokens("").token(&ThreadId::from("th-2"), &CallId::from("c0-7-abc"));
+    for line in log.lines().filter(ours) {
+        for secret in ["hunter2", &callback, "cb.example", "u-9", "http://"] {
+            assert!(!line.contains(secret), "{secret} is in {line}");
+        }
+    }
 }
 
 fn without(mut body: Value, member: &str) -> Value {
@@ -376,7 +427,7 @@ async fn rap_04_what_passes_is_tried_three_times_with_the_same_id_and_growing_wa
 }
 
 #[tokio::test]
-async fn rap_04_rap_05_a_refusal_is_final_and_its_text_is_for_the_model() {
+async fn rap_04_05_a_refusal_is_final_and_its_text_is_for_the_model() {
     for status in [400, 401, 403, 404, 409, 422, 301, 307] {
         let server = offering(&["t"], move |seen, _| match seen.path.as_str() {
             "/invoke" => {
@@ -456,7 +507,7 @@ async fn a_serial_server_has_its_calls_wait_for_their_turn() {
 // Notices and answers.
 
 #[tokio::test]
-async fn rap_46_rap_47_notices_go_to_the_base_address_once_and_wait_for_nobody() {
+async fn rap_46_47_notices_go_to_the_base_address_once_and_wait_for_nobody() {
     let ok = offering(&["t"], |_, _| StatusCode::OK.into()).await;
     let broken = offering(&["u"], |_, _| StatusCode::INTERNAL_SERVER_ERROR.into()).await;
     let hangs = offering(&["v"], |_, _| Answer::Never).await;

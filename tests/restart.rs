@@ -168,7 +168,7 @@ fn a_chat_that_is_killed_leaves_its_text_to_the_next_start() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_chat_shows_where_to_consent_and_goes_on_with_the_result() {
+async fn rap_43_a_chat_shows_where_to_consent_and_goes_on_with_the_result() {
     let (url, mut invocations) = tool_server().await;
     let home = Home::new();
     std::fs::write(home.path("dormouse.toml"), config(&url)).unwrap();

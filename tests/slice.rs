@@ -62,7 +62,7 @@ async fn a_call_sleeps_and_its_result_wakes_the_thread() {
 }
 
 #[tokio::test]
-async fn metadata_comes_back_and_the_users_name_goes_with_the_call() {
+async fn d34_metadata_comes_back_and_the_users_name_goes_with_the_call() {
     let world = world(vec![calls(&[("p", "echo", "{}")]), text("done")]);
     let mut message = InputMessage::user_text(ThreadId::from(THREAD), "hi");
     message.metadata = Some(RawJson::parse(r#"{"user_id":"u-1","n":1.0}"#).unwrap());
@@ -77,7 +77,7 @@ async fn metadata_comes_back_and_the_users_name_goes_with_the_call() {
 // I1: nothing is acknowledged that was not done.
 
 #[tokio::test(start_paused = true)]
-async fn i1_a_model_failure_hands_the_message_back_and_stores_nothing() {
+async fn rap_52_i1_d1_a_model_failure_hands_the_message_back_and_stores_nothing() {
     let failure = || vec![ScriptedEvent::error(ScriptedErrorClass::Transient, "503")];
     let world = world((0..11).map(|_| failure()).collect());
     let message = world.user("hi");
@@ -91,7 +91,7 @@ async fn i1_a_model_failure_hands_the_message_back_and_stores_nothing() {
 }
 
 #[tokio::test]
-async fn i1_a_store_failure_hands_the_message_back() {
+async fn rap_51_i1_d3_a_store_failure_hands_the_message_back() {
     for fault in [CommitFault::Unavailable] {
         let world = world(vec![text("one"), text("two")]);
         let message = world.user("hi");
@@ -109,7 +109,7 @@ async fn i1_a_store_failure_hands_the_message_back() {
 }
 
 #[tokio::test]
-async fn i1_what_cannot_be_read_is_kept_with_its_reason_or_handed_back() {
+async fn i1_d7_d8_what_cannot_be_read_is_kept_with_its_reason_or_handed_back() {
     let world = world(vec![text("hello"), text("again")]);
     world.done(&world.user("hi")).await;
     let bad = Delivery { body: "not json".into(), ..world.user("x") };
@@ -162,7 +162,7 @@ async fn i2_a_redelivery_changes_nothing_and_asks_nobody() {
 }
 
 #[tokio::test]
-async fn i2_a_commit_whose_answer_was_lost_is_known_again() {
+async fn rap_53_i2_a_commit_whose_answer_was_lost_is_known_again() {
     let world = world(vec![text("one"), text("two")]);
     world.store.fail_commits([CommitFault::AnswerLost]);
     let message = world.user("hi");
@@ -193,7 +193,7 @@ async fn i4_a_failed_send_is_resumed_by_the_redelivery_without_asking_the_model(
 }
 
 #[tokio::test]
-async fn i1_a_result_behind_a_parked_answer_in_its_place_is_a_note() {
+async fn f65_i1_a_result_behind_a_parked_answer_in_its_place_is_a_note() {
     let world = world(vec![calls(&[("p", "echo", "{}"), ("q", "other", "{}")]), text("done")]);
     world.tools.failures.lock().unwrap().push(ToolError::Unavailable("echo did not answer".into()));
     world.done(&world.user("hi")).await;
@@ -268,7 +268,7 @@ async fn i4_what_is_published_again_under_one_id_is_the_same_whatever_was_settle
 }
 
 #[tokio::test]
-async fn i3_a_dispatch_that_finally_fails_becomes_a_result_through_the_queue() {
+async fn rap_05_i3_d25_a_dispatch_that_finally_fails_becomes_a_result_through_the_queue() {
     let world = world(vec![calls(&[("p", "echo", "{}")]), text("sorry")]);
     world.tools.failures.lock().unwrap().push(ToolError::Failed("echo answered 404".into()));
     world.done(&world.user("hi")).await;
@@ -361,7 +361,7 @@ async fn i7_an_input_that_is_only_parked_leaves_open_what_another_slice_has_begu
 // I5: whatever arrives, the request is valid (the properties are in history_properties.rs).
 
 #[tokio::test]
-async fn i5_user_text_interrupts_and_the_late_result_is_a_note() {
+async fn rap_50_f65_i5_user_text_interrupts_and_the_late_result_is_a_note() {
     let world = world(vec![calls(&[("p", "echo", "{}")]), text("fine"), text("later")]);
     world.done(&world.user("hi")).await;
     let call = world.tools.calls()[0].clone();
@@ -393,7 +393,7 @@ async fn f57_i6_of_two_workers_with_one_message_one_commits_and_one_dispatches()
 }
 
 #[tokio::test]
-async fn f60_i6_a_lost_race_starts_over_and_keeps_both_messages_in_order() {
+async fn rap_49_f60_i6_a_lost_race_starts_over_and_keeps_both_messages_in_order() {
     let world = world(vec![text("one"), text("two"), text("three")]);
     let (first, second) = (world.user("a"), world.user("b"));
     let (first_batch, second_batch) = ([first], [second]);
@@ -435,7 +435,7 @@ async fn f04_of_several_stored_results_the_first_counts_and_the_rest_is_left_out
 }
 
 #[tokio::test]
-async fn f05_the_first_result_wins_whatever_id_the_second_comes_under() {
+async fn rap_14_f05_the_first_result_wins_whatever_id_the_second_comes_under() {
     let world = world(vec![calls(&[("p", "echo", "{}")]), text("done")]);
     world.done(&world.user("hi")).await;
     let call = world.tools.calls()[0].clone();
@@ -572,7 +572,7 @@ async fn f30_blank_user_text_is_refused_with_a_clear_error() {
 }
 
 #[tokio::test]
-async fn f33_text_with_nul_and_with_six_literal_characters_comes_back_as_it_was() {
+async fn rap_15_f33_text_with_nul_and_with_six_literal_characters_comes_back_as_it_was() {
     let world = world(vec![calls(&[("p", "echo", "{}")]), text("done")]);
     world.done(&world.user("hi")).await;
     let odd = "x\u{0}y\\u0000z\u{FFFE}";
@@ -680,7 +680,7 @@ async fn f62_a_result_in_the_dispatching_batch_finds_its_call_committed() {
 }
 
 #[tokio::test]
-async fn i7_bad_calls_are_answered_and_bounded_and_the_thread_takes_the_next_message() {
+async fn rap_30_38_i7_bad_calls_are_answered_and_bounded_and_the_thread_takes_the_next_message() {
     let bad = || {
         calls(&[
             ("a", "nothing", "{}"),
@@ -733,7 +733,7 @@ async fn i7_i8_a_refused_or_oversized_message_stays_out_of_requests_and_in_the_h
 }
 
 #[tokio::test]
-async fn unknown_threads_and_unknown_calls_leave_no_trace() {
+async fn rap_13_d32_unknown_threads_and_unknown_calls_leave_no_trace() {
     let world = world(vec![text("hello")]);
     world.done(&world.result(&CallId::from("c0-1-x"), "stray")).await;
     assert_eq!(world.store.commits(), 0, "only user text makes a thread (D32)");
@@ -743,7 +743,7 @@ async fn unknown_threads_and_unknown_calls_leave_no_trace() {
 }
 
 #[tokio::test]
-async fn f53_several_threads_of_a_batch_are_served_and_one_failing_leaves_the_others() {
+async fn rap_49_f53_several_threads_of_a_batch_are_served_and_one_failing_leaves_the_others() {
     let model = ScriptedModel::prompts();
     let world = World::new(model);
     let to = |thread: &str, text: &str| world.message(&InputMessage::user_text(ThreadId::from(thread), text));
@@ -827,4 +827,50 @@ async fn f58_an_id_counts_once_for_days_and_two_equal_texts_are_two() {
         2,
         "the user said it again: {story:?}"
     );
+}
+
+#[tokio::test]
+async fn i7_d26_a_thread_that_keeps_causing_itself_is_stopped_and_takes_the_next_message() {
+    let mut world = World::new(ScriptedModel::from_fn(|request| {
+        let goes_on = !format!("{:?}", request.messages.last()).contains("enough");
+        if goes_on { calls(&[("p", "echo", "{}")]) } else { text("at last") }
+    }));
+    world.runtime.limits.self_caused_slices = 5;
+    // No call ever gets out: dormouse's own error result wakes the thread, and its model calls again.
+    *world.tools.failures.lock().unwrap() = vec![ToolError::Failed("echo is gone".into()); 100];
+    world.done(&world.user("hi")).await;
+    world.settle().await;
+    assert_eq!(world.tools.calls().len(), 6, "one for the user, five of its own");
+    assert!(world.output.texts().last().unwrap().contains("Write again"), "{:?}", world.output.texts());
+    world.done(&world.user("enough")).await;
+    assert_eq!(world.output.texts().last().unwrap(), "at last");
+}
+
+#[tokio::test]
+async fn rap_43_consent_and_a_text_in_one_batch_are_both_heard() {
+    let world = world(vec![calls(&[("p", "echo", "{}")]), text("as you like")]);
+    world.done(&world.user("hi")).await;
+    let call = world.tools.calls()[0].clone();
+    let consent = |call: &CallId| {
+        let (id, auth_url) = (call.clone(), "https://idp.example/authorize".to_owned());
+        let content =
+            InputContent::OAuthRequired(dormouse::message::OAuthRequired { id, call_id: None, auth_url });
+        world.message(&InputMessage::plain(ThreadId::from(THREAD), content))
+    };
+    let batch = [consent(&call), world.user("never mind"), consent(&call)];
+    assert!(world.deliver(&batch).await.is_empty());
+    let consents = |texts: &[String]| texts.iter().filter(|text| text.contains("idp.example")).count();
+    let texts = world.output.texts();
+    assert_eq!((consents(&texts), texts.last().unwrap().as_str()), (1, "as you like"), "{texts:?}");
+    assert_eq!(
+        world.story().await,
+        ["user: hi", "call: echo {}", "interrupt", "user: never mind", "assistant: as you like"],
+        "consent is no part of the history"
+    );
+    // Of a call that has its result, or that this thread never made.
+    for of in [&call, &CallId::from("c0-9-none")] {
+        world.done(&consent(of)).await;
+    }
+    assert_eq!(consents(&world.output.texts()), 1);
+    assert_eq!(world.model.calls(), 2, "nobody is asked because of it");
 }

@@ -55,7 +55,7 @@ fn fits_sqs(body: &str) -> bool {
 }
 
 #[tokio::test]
-async fn f32_an_input_goes_out_under_its_thread_and_dedup_id_within_the_character_set() {
+async fn rap_15_f32_d38_an_input_goes_out_under_its_thread_and_dedup_id_within_the_character_set() {
     let sqs = accepting().await;
     let input = SqsInput::new(client(&sqs.url), QUEUE, Arc::new(MemoryStore::new()));
     let message = result("x\u{0}\u{7}\u{FFFE}\u{FFFF}y😀");

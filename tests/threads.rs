@@ -13,6 +13,7 @@ use std::task::{Context, Poll};
 use dormouse::history::request::{ModelRequest, RequestMessage};
 use dormouse::message::{CallId, ContentPart, InputMessage, ItemBody, Synthetic, ThreadId};
 use dormouse::model::scripted::{ScriptedEvent, ScriptedModel, prompts};
+use dormouse::store::memory::CommitFault;
 use dormouse::store::{ConversationStore, StateStore, ThreadKind};
 use serde_json::{Value, json};
 use world::{Delivery, THREAD, World};
@@ -123,6 +124,41 @@ async fn f68_a_child_is_made_in_its_parents_commit_works_reports_and_closes() {
 }
 
 #[tokio::test]
+async fn f68_a_child_whose_commit_was_lost_is_never_made_and_the_next_idea_counts() {
+    let spawn = |instructions: &str| {
+        let arguments = json!({"instructions": instructions, "child_of": [THREAD]});
+        call("spawn_thread", arguments)
+    };
+    let say = |text: &str| vec![ScriptedEvent::Text(text.to_owned())];
+    let world = World::with_builtins(ScriptedModel::script(vec![
+        spawn("count sheep"),
+        // Asked again after the crash, the model thinks otherwise.
+        spawn("count stars"),
+        say("it is at work"),
+        say("three stars"),
+    ]));
+    let first = world.user("help me sleep");
+    world.store.fail_commits([CommitFault::Unavailable]);
+    assert_eq!(world.deliver(std::slice::from_ref(&first)).await.len(), 1, "it is handed back");
+    assert_eq!(world.store.list_threads(10).await.unwrap().len(), 0, "no child without its parent's commit");
+    // The next time its commit is made, and the process dies before it has sent anything.
+    *world.output.failures.lock().unwrap() = 1;
+    assert_eq!(world.deliver(std::slice::from_ref(&first.again())).await.len(), 1);
+    assert_eq!(world.store.list_threads(10).await.unwrap().len(), 2, "the child is there with the commit");
+    world.done(&first.again().again()).await;
+    world.settle().await;
+    let listed = world.store.list_threads(10).await.unwrap();
+    assert_eq!(listed.len(), 2, "one child");
+    let item = &world.items().await[1];
+    let ItemBody::ToolCall(made_by) = &item.body else { panic!("{item:?}") };
+    let child = ThreadId::child(&ThreadId::from(THREAD), made_by.call_id.as_str());
+    let story = world.story_of(&child).await;
+    assert!(story.iter().any(|line| line.contains("count stars")), "{story:?}");
+    assert!(!story.iter().any(|line| line.contains("count sheep")), "{story:?}");
+    assert_eq!(story.iter().filter(|line| line.starts_with("assistant")).count(), 1, "woken once: {story:?}");
+}
+
+#[tokio::test]
 async fn rap_thread_tools_refuse_in_words_what_makes_no_sense() {
     let world = World::with_builtins(ScriptedModel::prompts());
     let refusals = [
@@ -218,7 +254,7 @@ fn event(call: &CallId, text: &str, last: bool) -> InputMessage {
 }
 
 #[tokio::test]
-async fn d4_an_event_has_a_child_of_its_own_once_and_the_parent_is_not_disturbed() {
+async fn rap_39_40_d4_an_event_has_a_child_of_its_own_once_and_the_parent_is_not_disturbed() {
     let (world, call) = subscribed(ScriptedModel::from_fn(|request| {
         let last = request.messages.last().map(texts).unwrap_or_default();
         let all = request.messages.iter().map(texts).collect::<Vec<_>>().join("\n");
@@ -307,7 +343,7 @@ async fn work_off(world: &World, mut queue: Vec<Delivery>, mut kill: impl FnMut(
 }
 
 #[tokio::test(start_paused = true)]
-async fn children_eight_deep_each_reporting_end_the_same_whatever_is_killed() {
+async fn f68_d15_children_eight_deep_each_reporting_end_the_same_whatever_is_killed() {
     let calm = World::with_builtins(descending());
     work_off(&calm, vec![calm.user("descend 8")], || None).await;
     let expected = outcome(&calm).await;

@@ -118,7 +118,7 @@ async fn i2_a_timer_that_is_set_or_fires_twice_wakes_once() {
 }
 
 #[tokio::test]
-async fn user_text_interrupts_a_sleep_and_its_late_wake_up_is_a_note_that_asks_nobody() {
+async fn f65_user_text_interrupts_a_sleep_and_its_late_wake_up_is_a_note_that_asks_nobody() {
     let (world, timers) = world(vec![call("sleep", r#"{"seconds":60}"#), text("yes?"), text("indeed")]);
     world.done(&world.user("hi")).await;
     world.done(&world.user("wake up")).await;

@@ -73,6 +73,14 @@ pub fn timed_out(tool: &str) -> String {
     format!("Error: {tool} did not answer in time. It may still finish.")
 }
 
+/// A result wanted to subscribe, and the thread may not have one more.
+pub fn too_many_subscriptions(most: usize) -> String {
+    format!(
+        "Error: no events of this will arrive, since this thread has {most} subscriptions, which is the most. Cancel \
+         one with cancel_subscription, then call the tool again."
+    )
+}
+
 /// The model's output stopped inside the step.
 pub fn truncated(tool: &str) -> String {
     format!(
@@ -205,6 +213,7 @@ mod tests {
             refused("t"),
             lost("t"),
             timed_out("t"),
+            too_many_subscriptions(2),
             truncated("t"),
             unknown_tool("t", &["a".into(), "b".into()]),
             bad_arguments("x"),
@@ -227,6 +236,7 @@ mod tests {
              Error: t was not permitted by the user. It did not run.\n\
              Error: the result of t was lost. It is not known whether it ran.\n\
              Error: t did not answer in time. It may still finish.\n\
+             Error: no events of this will arrive, since this thread has 2 subscriptions, which is the most. Cancel one with cancel_subscription, then call the tool again.\n\
              Error: t did not run: the response reached its output limit before the call was complete. Use shorter arguments or fewer calls.\n\
              Error: there is no tool \"t\". Tools: a, b.\n\
              Error: x. The tool did not run.\n\

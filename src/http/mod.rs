@@ -10,6 +10,7 @@
 //! | `callback` | `POST /rap/{token}`; its path holds a token and is never logged |
 //! | `threads` | messages in, threads out |
 //! | `choices` | questions of tools, and their answers |
+//! | `views` | what tools show beside the conversation |
 //! | `calls` | ending a response, and the calls that a thread waits for |
 //! | `operations` | rewinding, forking and closing threads |
 //! | `auth` | who asks, and which threads are theirs |
@@ -23,6 +24,7 @@ mod choices;
 mod openapi;
 mod operations;
 mod threads;
+mod views;
 
 use axum::Router;
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
@@ -65,6 +67,7 @@ fn routes() -> Vec<(&'static str, &'static str, MethodRouter<HttpDeps>)> {
         ("post", "/threads/{id}/close", post(operations::close)),
         ("get", "/threads/{id}/choices", get(choices::list)),
         ("post", "/threads/{id}/choices/{choice_id}", post(choices::answer)),
+        ("get", "/threads/{id}/views", get(views::list)),
         ("post", "/threads/{id}/cancel", post(calls::cancel)),
         ("get", "/threads/{id}/pending", get(calls::pending)),
         ("post", "/threads/{id}/pending/{call_id}/settle", post(calls::settle)),

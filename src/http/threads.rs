@@ -32,7 +32,7 @@ const LISTED_ITEMS: usize = 100;
 /// Items or threads that can be asked for at once.
 const MAX_LIMIT: usize = 200;
 /// Bytes of items after which a page ends: Lambda returns at most 6 MB.
-const MAX_PAGE_BYTES: usize = 2 * 1024 * 1024;
+pub(super) const MAX_PAGE_BYTES: usize = 2 * 1024 * 1024;
 
 /// A message, as it is POSTed.
 #[derive(Deserialize)]
@@ -80,7 +80,7 @@ pub(super) fn path<T>(path: Result<Path<T>, PathRejection>) -> Result<T, ApiErro
     path.map(|Path(part)| part).map_err(|_| ApiError::bad("the address is not UTF-8"))
 }
 
-fn query<T>(query: Result<Query<T>, QueryRejection>) -> Result<T, ApiError> {
+pub(super) fn query<T>(query: Result<Query<T>, QueryRejection>) -> Result<T, ApiError> {
     query.map(|Query(query)| query).map_err(|e| ApiError::bad(e.body_text()))
 }
 

@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn rap_21_each_broken_rule_refuses_the_whole_set_and_is_named() {
+    fn rap_21_22_each_broken_rule_refuses_the_whole_set_and_is_named() {
         assert_eq!(refusal(|_| {}), "");
         let tool =
             |field: &'static str, value: Value| refusal(move |manifest| manifest["tools"][0][field] = value);

@@ -59,14 +59,17 @@ async fn send(
         _ => None,
     });
     let cancels = owed.iter().filter_map(|entry| match &entry.promise {
-        Promise::Cancel { call, server: Some(server) } => Some((call, server)),
+        Promise::Cancel { call, server: Some(_) } => Some(call),
         _ => None,
     });
     let thread = manager.history().thread().clone();
     let dispatched = join_all(calls.map(|call| dispatch(runtime, registry, call)));
+    // To every server, as RAP has it (requirement 47): one may work for another.
+    let servers = registry.one_of_each_server();
     let cancelled = join_all(
         cancels
-            .filter_map(|(call, server)| registry.of_server(server).map(|tool| tool.cancel(&thread, call))),
+            .flat_map(|call| servers.iter().map(move |tool| (tool, call)))
+            .map(|(tool, call)| tool.cancel(&thread, call)),
     );
     let (dispatched, _) = tokio::join!(dispatched, cancelled);
     for result in dispatched {
@@ -75,7 +78,6 @@ async fn send(
     // After the notices: a dismissal tells the tool of a call that it was told is cancelled.
     choices::deliver(runtime, registry, manager, &owed).await?;
     if owed.iter().any(|entry| entry.promise == Promise::Closed) {
-        let servers = registry.one_of_each_server();
         join_all(servers.into_iter().map(|tool| tool.close(&thread))).await;
     }
     for entry in &owed {

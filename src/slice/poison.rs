@@ -98,6 +98,7 @@ pub(super) async fn bury(
     // A body that nobody can read has nothing to be given up on but itself.
     let message = letter.and_then(|letter| InputMessage::parse(letter.body.as_bytes()).ok());
     let founds = message.as_ref().is_some_and(is_user_text);
+    let releases = message.as_ref().is_some_and(|message| matches!(message.content, InputContent::Release));
     if manager.meta().closed || !(manager.exists() || founds) {
         tracing::info!(%thread, message_id = %dead.message_id, "a dead letter of a thread that is not there");
         return Ok(());
@@ -113,6 +114,9 @@ pub(super) async fn bury(
     if owes || settled > 0 {
         // Replies and notices to tools need the history: the next slice sends them.
         manager.mark_redelivered(&died.cause);
+        manager.promise(Promise::Release);
+    } else if releases && !taken {
+        // What it was to wake up would stay parked until somebody writes. Days of failures lie between two of these.
         manager.promise(Promise::Release);
     }
     if !taken || open || settled > 0 || uncounted {

@@ -2,13 +2,16 @@
 //! is written by the barrier that follows.
 
 use super::{Runtime, SliceError, choices, operations};
-use crate::history::{Accepted, Arrival, TIMED_OUT};
+use crate::history::{Accepted, Arrival, TIMED_OUT, wording};
 use crate::message::{
     CallId, ContentPart, InputContent, InputMessage, Resend, Synthetic, ThreadId, UserChoiceRequired,
 };
 use crate::slice::DisplayEvent;
 use crate::store::{ChoiceRow, DedupLife, PendingCall, Promise};
 use crate::thread::{Handled, HistoryManager, ThreadError};
+
+/// Subscriptions of one thread that take events.
+pub const MAX_SUBSCRIPTIONS: usize = 32;
 
 /// What to do after an input was prepared.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -192,6 +195,11 @@ async fn conversational(
         Some(Synthetic::ThreadReport { .. } | Synthetic::ParentMessage { .. }) | None => {}
     }
     let expired = expired(manager, message, arrival);
+    let refused = match message.subscription && message.synthetic.is_none() {
+        true => without_subscription(message, manager).await?,
+        false => None,
+    };
+    let message = refused.as_ref().unwrap_or(message);
     let handled = manager.handle_input(message, arrival).await?;
     let Handled::Accepted(accepted) = handled else {
         return Err(SliceError::Bug("an input was processed between two looks".to_owned()));
@@ -228,6 +236,25 @@ fn expired(manager: &HistoryManager, message: &InputMessage, arrival: &Arrival) 
     let InputContent::ToolResult(result) = &message.content else { return None };
     let is_timer = message.synthetic.is_none() && arrival.dedup.is_of_kind(TIMED_OUT);
     manager.history().open_calls().find(|pending| is_timer && pending.call == result.id).cloned()
+}
+
+/// A result that subscribes, where the thread has as many subscriptions as it may: the model is told so in front of it, and
+/// the tool that nobody listens (RAP 42). Counted as stored: results that come in one batch may go a few above.
+async fn without_subscription(
+    message: &InputMessage,
+    manager: &mut HistoryManager,
+) -> Result<Option<InputMessage>, SliceError> {
+    let InputContent::ToolResult(result) = &message.content else { return Ok(None) };
+    let waits = |call: &&PendingCall| call.call == result.id && !call.parked;
+    let Some(pending) = manager.history().open_calls().find(waits).cloned() else { return Ok(None) };
+    if manager.get_active_subscriptions().await?.len() < MAX_SUBSCRIPTIONS {
+        return Ok(None);
+    }
+    let mut result = result.clone();
+    result.content.insert(0, ContentPart::Text(wording::too_many_subscriptions(MAX_SUBSCRIPTIONS)));
+    manager.promise(Promise::Cancel { call: pending.call, server: pending.server });
+    let content = InputContent::ToolResult(result);
+    Ok(Some(InputMessage { content, subscription: false, ..message.clone() }))
 }
 
 fn show_result(runtime: &Runtime, thread: &ThreadId, message: &InputMessage, manager: &HistoryManager) {

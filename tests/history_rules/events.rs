@@ -16,7 +16,7 @@ fn rang(thread: &Thread) -> Vec<String> {
 }
 
 #[test]
-fn an_event_is_shown_as_an_injected_call_with_its_result() {
+fn rap_37_an_event_is_shown_as_an_injected_call_with_its_result() {
     let (mut thread, made) = Thread::calling(1);
     thread.arrives(&result(&made[0], "subscribed"));
     thread.model(&[says("ok")]);
@@ -31,14 +31,14 @@ fn an_event_is_shown_as_an_injected_call_with_its_result() {
 }
 
 #[test]
-fn an_event_without_a_call_that_this_thread_knows_is_refused() {
+fn rap_16_an_event_without_a_call_that_this_thread_knows_is_refused() {
     let mut thread = Thread::new();
     thread.arrives(&user("hi"));
     assert_eq!(thread.arrives(&event(&CallId::new("c0-9-nobody"), "ding")), Accepted::Foreign);
 }
 
 #[test]
-fn events_wait_behind_an_open_call_and_follow_its_result_in_arrival_order() {
+fn d20_events_wait_behind_an_open_call_and_follow_its_result_in_arrival_order() {
     let (mut thread, made) = Thread::calling(1);
     for ding in ["1", "2"] {
         assert_eq!(thread.arrives(&event(&made[0], ding)), Accepted::Parked);

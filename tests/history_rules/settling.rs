@@ -14,7 +14,7 @@ fn f05_the_second_result_of_a_call_has_no_effect() {
 }
 
 #[test]
-fn a_second_result_of_a_parked_call_has_no_effect_and_releases_nothing() {
+fn f05_a_second_result_of_a_parked_call_has_no_effect_and_releases_nothing() {
     let (mut thread, made) = Thread::calling(2);
     thread.arrives(&event(&made[0], "ding"));
     thread.arrives(&result(&made[1], "first"));
@@ -28,7 +28,7 @@ fn a_second_result_of_a_parked_call_has_no_effect_and_releases_nothing() {
 }
 
 #[test]
-fn user_text_brings_in_the_results_that_have_arrived_and_interrupts_the_other_calls() {
+fn f01_user_text_brings_in_the_results_that_have_arrived_and_interrupts_the_other_calls() {
     let (mut thread, made) = Thread::calling(3);
     thread.arrives(&result(&made[1], "b"));
     thread.ends();
@@ -118,7 +118,7 @@ fn f65_a_late_result_keeps_its_images() {
 }
 
 #[test]
-fn a_result_behind_an_events_interruption_is_a_note_too() {
+fn f65_a_result_behind_an_events_interruption_is_a_note_too() {
     let (mut thread, made) = Thread::calling(1);
     thread.passive(&made[0]);
     assert_eq!(thread.arrives(&event(&made[0], "ding")), Accepted::Ready);

@@ -120,9 +120,10 @@ impl Home {
 pub fn items(thread: &Value) -> Vec<String> {
     let Some(items) = thread["items"].as_array() else { return Vec::new() };
     let text = |item: &Value| match item["kind"].as_str().unwrap() {
-        "user" | "tool_result" => item["parts"][0]["text"].as_str().unwrap_or_default().to_owned(),
+        "user" | "tool_result" | "event" => item["parts"][0]["text"].as_str().unwrap_or_default().to_owned(),
         "assistant" => item["text"].as_str().unwrap().to_owned(),
         "tool_call" => format!("{} {}", item["name"].as_str().unwrap(), item["arguments"].as_str().unwrap()),
+        "interrupt" => String::new(),
         other => panic!("{other}"),
     };
     items

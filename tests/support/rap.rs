@@ -118,6 +118,31 @@ async fn serve(
     }
 }
 
+/// Where a manifest is.
+pub const MANIFEST: &str = "/.well-known/rap-toolset";
+
+/// A manifest of tools that take any object.
+pub fn manifest(endpoint: &str, tools: &[&str]) -> String {
+    let tool = |name: &&str| serde_json::json!({"name": name, "description": "d", "inputSchema": {"type": "object"}});
+    serde_json::json!({"name": "set", "endpoint": endpoint, "tools": tools.iter().map(tool).collect::<Vec<_>>()})
+        .to_string()
+}
+
+/// A server that offers `tools` under its own address and answers everything else by `script`.
+pub async fn offering(
+    tools: &'static [&'static str],
+    script: impl Fn(&Seen, usize) -> Answer + Send + Sync + 'static,
+) -> FakeServer {
+    FakeServer::start(move |seen, before| match seen.path.as_str() {
+        MANIFEST => {
+            let host = seen.headers["host"].to_str().unwrap();
+            Answer::from(manifest(&format!("http://{host}/invoke"), tools))
+        }
+        _ => script(seen, before),
+    })
+    .await
+}
+
 /// An address on loopback where nothing listens.
 pub async fn dead_url() -> String {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -79,7 +79,7 @@ mod tests {
     use crate::history::request::ToolDefinition;
 
     #[test]
-    fn f44_names_fit_stay_apart_and_come_back() {
+    fn rap_22_f44_names_fit_stay_apart_and_come_back() {
         let long = "n".repeat(70);
         let longer = "n".repeat(71);
         let names =
