@@ -28,6 +28,8 @@ pub const REFUSED: &str = "[a message was left out: the model's provider refused
 /// What stands for a tool result that cannot be sent.
 pub const RESULT_LEFT_OUT: &str =
     "Error: the tool's result cannot be shown: it is too large for the model, or its provider refused it.";
+/// The event of a webhook that was sent nothing.
+pub const EMPTY_WEBHOOK: &str = "(the webhook was called with an empty body)";
 
 /// A call was settled by user text.
 pub fn interrupted_by_user(tool: &str) -> String {
@@ -175,6 +177,7 @@ mod tests {
     fn the_texts_a_model_reads_are_frozen() {
         let all = [
             NO_OUTPUT.to_owned(),
+            EMPTY_WEBHOOK.to_owned(),
             interrupted_by_user("t"),
             interrupted_by_event("t"),
             lost("t"),
@@ -194,6 +197,7 @@ mod tests {
         assert_eq!(
             all,
             "(no output)\n\
+             (the webhook was called with an empty body)\n\
              Error: t was interrupted by a message of the user before its result arrived. It may have taken effect.\n\
              Error: t was interrupted by an incoming event before its result arrived. It may have taken effect.\n\
              Error: the result of t was lost. It is not known whether it ran.\n\

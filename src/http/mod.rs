@@ -8,6 +8,8 @@
 //! | file | what it holds |
 //! |---|---|
 //! | `callback` | `POST /rap/{token}`; its path holds a token and is never logged |
+//! | `hooks` | `POST /hooks/{token}`, the webhooks of agents: likewise |
+//! | `signatures` | what webhooks are signed with |
 //! | `threads` | messages in, threads out |
 //! | `choices` | questions of tools, and their answers |
 //! | `calls` | ending a response, and the calls that a thread waits for |
@@ -19,7 +21,9 @@ mod body;
 mod callback;
 mod calls;
 mod choices;
+mod hooks;
 mod openapi;
+mod signatures;
 mod threads;
 
 use axum::Router;
@@ -33,6 +37,7 @@ use crate::store::StoreError;
 
 pub use auth::Access;
 pub use calls::{settled_by_hand, waiting_since};
+pub use signatures::WebhookSecrets;
 
 /// Header by which a sender says that two POSTs are one.
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
@@ -46,6 +51,8 @@ pub struct HttpDeps {
     pub callback: CallbackDeps,
     /// Who may use the thread routes.
     pub access: Access,
+    /// What webhooks are signed with.
+    pub webhooks: WebhookSecrets,
 }
 
 /// Every route, as the description names it.
@@ -54,6 +61,7 @@ fn routes() -> Vec<(&'static str, &'static str, MethodRouter<HttpDeps>)> {
         ("get", "/healthz", get(health)),
         ("get", "/openapi.json", get(openapi::document)),
         ("post", "/rap/{token}", post(callback::receive)),
+        ("post", "/hooks/{token}", post(hooks::receive)),
         ("get", "/threads", get(threads::list)),
         ("get", "/threads/{id}", get(threads::show)),
         ("post", "/threads/{id}/messages", post(threads::send)),

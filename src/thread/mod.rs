@@ -30,6 +30,9 @@ const MAX_COMMITS: usize = 64;
 /// Open causes that META keeps: those of one batch, and some whose messages went to the dead-letter queue.
 const MAX_OPEN_CAUSES: usize = 32;
 
+/// Subscriptions of a thread that built-in tools may add to (RAP 42).
+pub const MAX_SUBSCRIPTIONS: usize = 32;
+
 /// Questions that one commit opens and closes: each input of a batch is at most one.
 const MAX_CHOICES: usize = 10;
 
@@ -390,6 +393,18 @@ impl HistoryManager {
     /// Subscriptions that still take events, as stored.
     pub async fn get_active_subscriptions(&self) -> Result<Vec<CallId>, StoreError> {
         self.states.get_active_subscriptions(self.history.thread()).await
+    }
+
+    /// How many subscriptions take events once the next commit is made.
+    pub async fn count_subscriptions(&self) -> Result<usize, StoreError> {
+        let mut active: BTreeSet<CallId> = self.get_active_subscriptions().await?.into_iter().collect();
+        for change in &self.subscriptions {
+            match change {
+                SubscriptionChange::Start(call) => active.insert(call.clone()),
+                SubscriptionChange::End(call) => active.remove(call),
+            };
+        }
+        Ok(active.len())
     }
 
     /// Whether events of `call` are taken.

@@ -76,7 +76,13 @@ impl Home {
 
     /// Starts `serve` and waits until it is ready.
     pub fn serve(&self, args: &[&str]) -> Serving {
+        self.serve_with(args, &[])
+    }
+
+    /// The same with variables in its environment.
+    pub fn serve_with(&self, args: &[&str], env: &[(&str, &str)]) -> Serving {
         let mut command = self.command(&[&["serve"], args].concat());
+        command.envs(env.iter().copied());
         let stderr = self.path("serve.err");
         let log = File::options().create(true).append(true).open(&stderr).unwrap();
         let mut child = command.stdout(Stdio::piped()).stderr(log).spawn().unwrap();
@@ -120,7 +126,7 @@ impl Home {
 pub fn items(thread: &Value) -> Vec<String> {
     let Some(items) = thread["items"].as_array() else { return Vec::new() };
     let text = |item: &Value| match item["kind"].as_str().unwrap() {
-        "user" | "tool_result" => item["parts"][0]["text"].as_str().unwrap_or_default().to_owned(),
+        "user" | "tool_result" | "event" => item["parts"][0]["text"].as_str().unwrap_or_default().to_owned(),
         "assistant" => item["text"].as_str().unwrap().to_owned(),
         "tool_call" => format!("{} {}", item["name"].as_str().unwrap(), item["arguments"].as_str().unwrap()),
         other => panic!("{other}"),
