@@ -137,7 +137,8 @@ pub struct AwsConfig {
     pub output_queue_url: Option<String>,
     /// URL of the FIFO dead-letter queue.
     pub dead_letter_queue_url: Option<String>,
-    /// URL of the standard delay queue; absent: the tools `sleep` and `sleep_until` are not offered.
+    /// URL of the standard delay queue; absent: the tools `sleep`, `sleep_until` and `schedule`
+    /// are not offered.
     pub delay_queue_url: Option<String>,
     /// EventBridge Scheduler for timers beyond 15 minutes; absent: they hop through the delay queue.
     pub scheduler: Option<SchedulerConfig>,

@@ -6,7 +6,8 @@ use std::collections::BTreeSet;
 use super::{Draft, History, Waiting, facts, turn};
 use crate::message::{DedupId, Item, ItemId, Seq};
 use crate::store::{
-    DedupLife, INLINE_BYTES, MAX_ACTIONS, MAX_COMMIT_BYTES, ParkedInput, PendingCall, SubscriptionChange,
+    DedupLife, INLINE_BYTES, MAX_ACTIONS, MAX_COMMIT_BYTES, ParkedInput, PendingCall, Promise,
+    SubscriptionChange,
 };
 
 /// Actions that a plan leaves free for what the slice adds: META, choices, dedup rows of inputs without items.
@@ -28,6 +29,8 @@ pub struct SyncPlan {
     pub release: Vec<String>,
     /// Subscriptions opened and ended.
     pub subscriptions: Vec<SubscriptionChange>,
+    /// What taking these inputs promises.
+    pub promises: Vec<Promise>,
     /// The head afterwards.
     pub head: Seq,
     /// The next turn index afterwards.
@@ -70,6 +73,7 @@ impl History {
             plan.dedup.push((waiting.parked.dedup.clone(), waiting.life()));
             plan.park.push(waiting.parked.clone());
             plan.subscriptions.extend(subscription);
+            plan.promises.extend(waiting.promise());
         }
         let mut rest = self.safe.as_slice();
         while let Some((group, behind)) = split_group(rest) {
@@ -158,6 +162,7 @@ impl SyncPlan {
         self.dedup.extend(draft.dedup.clone());
         self.release.extend(draft.release.clone());
         self.subscriptions.extend(draft.subscription.clone());
+        self.promises.extend(draft.promise.clone());
         self.taken += 1;
     }
 }

@@ -31,6 +31,19 @@ pub const RESULT_LEFT_OUT: &str =
 /// The event of a webhook that was sent nothing.
 pub const EMPTY_WEBHOOK: &str = "(the webhook was called with an empty body)";
 
+/// A schedule cannot go on.
+pub const SCHEDULE_ENDED: &str = "Error: the next firing of this schedule could not be set up, so it has ended. Make a new one if it is still needed.";
+
+/// A schedule was made.
+pub fn scheduled(first: &str, call: &str) -> String {
+    format!("Scheduled: it fires first at {first}. cancel_subscription with the tool_call_id {call} ends it.")
+}
+
+/// A schedule has fired.
+pub fn schedule_fired(due: &str, message: &str) -> String {
+    format!("[scheduled for {due}]\n{message}")
+}
+
 /// A call was settled by user text.
 pub fn interrupted_by_user(tool: &str) -> String {
     format!(
@@ -186,6 +199,9 @@ mod tests {
             bad_arguments("x"),
             stopped("t"),
             late_result("t", "c", "r"),
+            SCHEDULE_ENDED.to_owned(),
+            scheduled("d in z", "c"),
+            schedule_fired("d in z", "m"),
             slept(1),
             slept(0),
             slept_until("d", "a", "z", LocalTime::Once),
@@ -206,6 +222,9 @@ mod tests {
              Error: x. The tool did not run.\n\
              Error: t did not run: the user stopped the response.\n\
              [late result of t, call c, which was answered in its place before]\nr\n\
+             Error: the next firing of this schedule could not be set up, so it has ended. Make a new one if it is still needed.\n\
+             Scheduled: it fires first at d in z. cancel_subscription with the tool_call_id c ends it.\n\
+             [scheduled for d in z]\nm\n\
              The time is up: 1 second has passed.\n\
              The time is up: 0 seconds have passed.\n\
              The time is up: it is d in z.\n\

@@ -9,6 +9,7 @@ mod input;
 mod item;
 pub mod json;
 mod output;
+mod recurrence;
 
 pub use content::{ContentPart, ImageData};
 pub use ids::{CallId, DedupId, Epoch, ItemId, MessageId, Seq, ThreadId};
@@ -23,3 +24,4 @@ pub use item::{
 };
 pub use json::RawJson;
 pub use output::{OutputKind, OutputMessage, TypedOutput};
+pub use recurrence::{Firing, Recurrence, RecurrenceError, instant};

@@ -153,7 +153,7 @@ fn is_outside(message: &InputMessage) -> bool {
     let typed = message.content.is_said();
     match &message.synthetic {
         None => typed,
-        Some(Synthetic::SubscriptionEvent { .. }) => true,
+        Some(Synthetic::SubscriptionEvent { .. } | Synthetic::SchedulerFired { .. }) => true,
         Some(
             Synthetic::ThreadReport { .. }
             | Synthetic::ParentMessage { .. }
@@ -258,7 +258,11 @@ async fn send_outbox(
     let needs_tools = manager.owed().iter().any(|entry| {
         matches!(
             entry.promise,
-            Promise::Call { .. } | Promise::Cancel { .. } | Promise::Answer { .. } | Promise::Closed
+            Promise::Call { .. }
+                | Promise::Cancel { .. }
+                | Promise::Answer { .. }
+                | Promise::Schedule { .. }
+                | Promise::Closed
         )
     });
     let registry = match needs_tools {

@@ -94,6 +94,7 @@ pub(super) async fn deliver(
         | Promise::Wake { .. }
         | Promise::Report { .. }
         | Promise::Message { .. }
+        | Promise::Schedule { .. }
         | Promise::Closed
         | Promise::Unknown(_) => None,
     });

@@ -128,6 +128,7 @@ async fn apply(
             }
             manager.track_subscription(call.clone());
         }
+        Effect::Schedule(firing) => manager.promise(Promise::Schedule { call: call.clone(), firing }),
         Effect::Unsubscribe(ended) => {
             let tool = manager.history().call(&ended).and_then(|call| session.tools.registry.get(&call.name));
             let server = tool.and_then(|tool| tool.server()).map(str::to_owned);

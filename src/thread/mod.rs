@@ -16,8 +16,8 @@ use uuid::Uuid;
 pub use family::MAX_SPAWNS;
 
 use crate::history::render::{RenderError, RenderOptions, Rendered};
-use crate::history::{Accepted, Arrival, History, SyncPlan};
-use crate::message::{CallId, DedupId, InputMessage, ItemBody, MessageId, RawJson, Seq, ThreadId};
+use crate::history::{Accepted, Arrival, History, SyncPlan, next_firing};
+use crate::message::{CallId, DedupId, InputMessage, ItemBody, MessageId, RawJson, Seq, Synthetic, ThreadId};
 use crate::model::Usage;
 use crate::store::{
     ChoiceRow, Commit, Committed, ConversationStore, DedupLife, Expect, Loaded, Meta, NewThread, OutboxEntry,
@@ -390,6 +390,19 @@ impl HistoryManager {
         self.seen_stop.as_deref()
     }
 
+    /// Takes a firing of a schedule that is not shown to the model, with the next commit: the next one is promised, or
+    /// the schedule ends.
+    pub fn pass_over_firing(&mut self, message: &InputMessage, arrival: &Arrival) {
+        self.record_processed(arrival, DedupLife::Days);
+        match (next_firing(message, arrival.now_ms), &message.synthetic) {
+            (Some(promise), _) => self.promise(promise),
+            (None, Some(Synthetic::SchedulerFired { tool_call_id, .. })) => {
+                self.remove_subscription(tool_call_id.clone());
+            }
+            (None, Some(_) | None) => {}
+        }
+    }
+
     /// Subscriptions that still take events, as stored.
     pub async fn get_active_subscriptions(&self) -> Result<Vec<CallId>, StoreError> {
         self.states.get_active_subscriptions(self.history.thread()).await
@@ -500,6 +513,8 @@ impl HistoryManager {
         }
         // What died with its message stays behind here; it must not grow for ever.
         meta.open.drain(..meta.open.len().saturating_sub(MAX_OPEN_CAUSES));
+        let promised: Vec<OutboxEntry> = plan.promises.drain(..).map(|promise| self.entry(promise)).collect();
+        meta.outbox.extend(promised);
         if last_chunk {
             meta.outbox.extend(self.promises.iter().cloned());
             meta.closed |= self.closing;

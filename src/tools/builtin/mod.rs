@@ -2,11 +2,13 @@
 //!
 //! | file | tools |
 //! |---|---|
+//! | `schedules` | `schedule` |
 //! | `subscriptions` | `cancel_subscription` |
 //! | `threads` | `spawn_thread`, `report_to_parent`, `close_thread`, `send_message_to_child` |
 //! | `timers` | `sleep`, `sleep_until`, `sleep_until_event_or_input` |
 //! | `webhooks` | `receive_webhook` |
 
+mod schedules;
 mod subscriptions;
 mod threads;
 mod timers;
@@ -34,7 +36,8 @@ pub fn waiting(timers: Option<Arc<dyn TimerSender>>) -> Vec<Arc<dyn Tool>> {
     let mut tools: Vec<Arc<dyn Tool>> = vec![Arc::new(timers::SleepUntilEventOrInput::new())];
     if let Some(timers) = timers {
         tools.push(Arc::new(timers::Sleep::seconds(timers.clone())));
-        tools.push(Arc::new(timers::Sleep::until(timers)));
+        tools.push(Arc::new(timers::Sleep::until(timers.clone())));
+        tools.push(Arc::new(schedules::Schedule::new(timers)));
     }
     tools
 }
