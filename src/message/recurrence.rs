@@ -11,6 +11,8 @@ use serde::{Deserialize, Serialize};
 
 /// Fields of an expression: nothing fires more often than once a minute.
 const FIELDS: usize = 5;
+/// Characters of an expression; every minute of an hour written out has fewer.
+const MAX_CRON_CHARS: usize = 1_000;
 /// Local times that are looked at for one firing: where the clock is set back, those that have been are skipped.
 const MAX_STEPS: usize = 26 * 60;
 /// Nothing is due beyond (the year 5000): the calendars end some thousand years later, and the search looks ahead.
@@ -45,6 +47,9 @@ pub enum RecurrenceError {
         "a cron expression has five fields (minute, hour, day of month, month, day of week), and {0:?} has {1}"
     )]
     Fields(String, usize),
+    /// The expression is not one that somebody wrote.
+    #[error("the cron expression has more than {MAX_CRON_CHARS} characters")]
+    TooLong,
     /// A field makes no sense.
     #[error("{0}")]
     Cron(String),
@@ -112,6 +117,9 @@ impl Recurrence {
     }
 
     fn crontab(&self) -> Result<Crontab, RecurrenceError> {
+        if self.cron.chars().count() > MAX_CRON_CHARS {
+            return Err(RecurrenceError::TooLong);
+        }
         let fields = self.cron.split_whitespace().count();
         if fields != FIELDS {
             return Err(RecurrenceError::Fields(self.cron.clone(), fields));
@@ -252,11 +260,24 @@ mod tests {
             ("5-1 * * * *", "UTC", "5-1"),
             ("* * * * * ", "Mars/Olympus", "no time zone"),
             ("* * * * *", "../../etc/passwd", "no time zone"),
+            (&"*".repeat(1_001), "UTC", "more than 1000"),
             ("0 0 30 2 *", "UTC", "never fires"),
             ("0 0 31 4,6 *", "UTC", "never fires"),
         ] {
             let error = rule(cron, zone).first(ms("2026-03-01T00:00:00Z")).unwrap_err().to_string();
             assert!(error.contains(says), "{cron} {zone}: {error}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn i9_no_expression_is_a_panic_and_what_it_names_lies_ahead(
+            cron in "([0-9*/,#LWH?@a-zé-]{1,6}[ \\t\u{3000}]){4}[0-9*/,#LWH?a-z-]{1,6}|\\PC{0,40}",
+            after in -62_000_000_000_000_i64..95_000_000_000_000,
+        ) {
+            if let Ok(due) = rule(&cron, "Europe/Berlin").next_after(after) {
+                proptest::prop_assert!(due > after && due % 1000 == 0);
+            }
         }
     }
 
