@@ -17,10 +17,6 @@ use libfuzzer_sys::fuzz_target;
 /// What a model may call a tool with, beside what the input says.
 const ARGUMENTS: [&str; 4] = ["", "{}", r#"{"a":1.5,"b":[{},null,"x"],"c":{"a":{"a":{}}}}"#, "[]"];
 
-/// Arguments nested deeper are not checked here: where a schema refers to itself twice for one value, the check takes
-/// twice as long for each level, and a fuzzer comes to that before long.
-const MAX_DEPTH: usize = 8;
-
 fuzz_target!(|data: &[u8]| {
     let (manifest, arguments) = match data.iter().position(|byte| *byte == 0) {
         Some(at) => (&data[..at], &data[at + 1..]),
@@ -47,9 +43,8 @@ fuzz_target!(|data: &[u8]| {
         Registry::new(set.tools.iter().map(|tool| Arc::new(Offered(tool.clone())) as Arc<dyn Tool>));
     assert_eq!(registry.definitions().len(), set.tools.len());
     let arguments = String::from_utf8_lossy(arguments);
-    let arguments = if arguments.matches(['{', '[']).count() > MAX_DEPTH { "{}" } else { &arguments };
     for tool in &set.tools {
-        for arguments in ARGUMENTS.into_iter().chain([arguments]) {
+        for arguments in ARGUMENTS.into_iter().chain([&*arguments]) {
             if let Err(why) = registry.check_arguments(&tool.name, arguments) {
                 assert!(why.to_string().chars().count() <= 1_000);
             }

@@ -103,6 +103,7 @@ pub fn consent_urls(meta: &Meta) -> Vec<String> {
             | Promise::Report { .. }
             | Promise::Message { .. }
             | Promise::Schedule { .. }
+            | Promise::End { .. }
             | Promise::Closed
             | Promise::Unknown(_) => None,
         })

@@ -168,6 +168,7 @@ fn notices(meta: &Meta) -> Vec<&str> {
             | Promise::Report { .. }
             | Promise::Message { .. }
             | Promise::Schedule { .. }
+            | Promise::End { .. }
             | Promise::Closed
             | Promise::Unknown(_) => None,
         })

@@ -188,7 +188,7 @@ impl History {
         self.release_waiting();
     }
 
-    fn interrupt_open_calls(&mut self, arrival: &Arrival) {
+    pub(super) fn interrupt_open_calls(&mut self, arrival: &Arrival) {
         // A call at the tail is committed model output, so usually nothing unvalidated precedes the markers
         // and they are known-safe; in any other position order comes first and they stay unvalidated.
         let layer = if self.unvalidated.is_empty() { &mut self.safe } else { &mut self.unvalidated };

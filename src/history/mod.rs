@@ -17,6 +17,7 @@ mod leave_out;
 mod plan;
 pub mod render;
 pub mod request;
+pub mod rewind;
 mod turn;
 mod wire;
 pub mod wording;
@@ -28,7 +29,7 @@ use crate::message::{
     Outcome, Seq, SettledBy, Synthetic, ThreadId, ToolCallItem, ToolResultItem,
 };
 use crate::model::ModelEvent;
-use crate::store::{DedupLife, Loaded, ParkedInput, PendingCall, Promise, SubscriptionChange};
+use crate::store::{DedupLife, Loaded, ParkedInput, PendingCall, Promise, Span, SubscriptionChange};
 
 pub use input::{Accepted, Arrival, DISPATCH_FAILED, SETTLED_BY_HAND, next_firing};
 pub use leave_out::LeftOutInput;
@@ -139,6 +140,9 @@ enum Standing {
 pub struct History {
     thread: ThreadId,
     epoch: Epoch,
+    /// Inherited pieces of logs, oldest first.
+    base: Vec<Span>,
+    has_parent: bool,
     committed: Vec<Item>,
     head: Seq,
     next_turn: u32,
@@ -150,6 +154,12 @@ pub struct History {
     waiting: Vec<Waiting>,
     handled: BTreeSet<DedupId>,
     interrupted: Vec<PendingCall>,
+    /// Keys of parked rows whose inputs a rewind has hidden.
+    dropped: Vec<String>,
+    /// Subscriptions whose calls a rewind has hidden.
+    ended: Vec<SubscriptionChange>,
+    /// The thread is in another log than the store knows.
+    moved: bool,
 }
 
 impl History {
@@ -158,6 +168,8 @@ impl History {
         let meta = loaded.meta;
         let mut history = Self {
             epoch: meta.as_ref().map_or(Epoch(0), |meta| meta.epoch),
+            base: meta.as_ref().map(|meta| meta.base.clone()).unwrap_or_default(),
+            has_parent: meta.as_ref().is_some_and(|meta| meta.parent.is_some()),
             head: meta.as_ref().map_or(Seq::FIRST, |meta| meta.head),
             next_turn: meta.as_ref().map_or(0, |meta| meta.next_turn),
             turn_id: meta.as_ref().and_then(|meta| meta.turn_id.clone()),
@@ -175,6 +187,9 @@ impl History {
             waiting: Vec::new(),
             handled: BTreeSet::new(),
             interrupted: Vec::new(),
+            dropped: Vec::new(),
+            ended: Vec::new(),
+            moved: false,
         };
         history.open.sort_by_key(|open| open.pending.seq);
         let unreadable: Vec<ParkedInput> =
@@ -263,7 +278,7 @@ impl History {
     /// Whether a sync would write anything.
     pub fn has_unsynced(&self) -> bool {
         let arrived = self.open.iter().filter_map(|open| open.arrived.as_ref());
-        !self.safe.is_empty() || arrived.chain(&self.waiting).any(|waiting| !waiting.stored)
+        self.moved || !self.safe.is_empty() || arrived.chain(&self.waiting).any(|waiting| !waiting.stored)
     }
 
     /// Parked inputs that nothing will release by itself any more.

@@ -4,9 +4,9 @@
 use std::collections::BTreeSet;
 
 use super::{Draft, History, Waiting, facts, turn};
-use crate::message::{DedupId, Item, ItemId, Seq};
+use crate::message::{DedupId, Epoch, Item, ItemId, Seq};
 use crate::store::{
-    DedupLife, INLINE_BYTES, MAX_ACTIONS, MAX_COMMIT_BYTES, ParkedInput, PendingCall, Promise,
+    DedupLife, INLINE_BYTES, MAX_ACTIONS, MAX_COMMIT_BYTES, ParkedInput, PendingCall, Promise, Span,
     SubscriptionChange,
 };
 
@@ -31,6 +31,10 @@ pub struct SyncPlan {
     pub subscriptions: Vec<SubscriptionChange>,
     /// What taking these inputs promises.
     pub promises: Vec<Promise>,
+    /// The log afterwards.
+    pub epoch: Epoch,
+    /// What it inherits.
+    pub base: Vec<Span>,
     /// The head afterwards.
     pub head: Seq,
     /// The next turn index afterwards.
@@ -47,7 +51,10 @@ pub struct SyncPlan {
 impl SyncPlan {
     /// Whether there is nothing to write.
     pub fn is_empty(&self) -> bool {
-        self.items.is_empty() && self.park.is_empty()
+        self.items.is_empty()
+            && self.park.is_empty()
+            && self.release.is_empty()
+            && self.subscriptions.is_empty()
     }
 }
 
@@ -56,12 +63,17 @@ impl History {
     /// holds them. A response is never split, so no call is committed apart from its siblings.
     pub fn plan(&self) -> SyncPlan {
         let mut plan = SyncPlan {
+            epoch: self.epoch,
+            base: self.base.clone(),
+            release: self.dropped.clone(),
+            subscriptions: self.ended.clone(),
             head: self.head,
             next_turn: self.next_turn,
             turn_id: self.turn_id.clone(),
             ..SyncPlan::default()
         };
-        let mut room = Room { actions: MAX_ACTIONS - RESERVED_ACTIONS, bytes: MAX_COMMIT_BYTES };
+        let actions = (MAX_ACTIONS - RESERVED_ACTIONS).saturating_sub(self.dropped.len() + self.ended.len());
+        let mut room = Room { actions, bytes: MAX_COMMIT_BYTES };
         for waiting in self.unstored() {
             let subscription = waiting.subscription();
             if !room
@@ -110,6 +122,9 @@ impl History {
 
     /// Takes a plan for granted: its commit is durable.
     pub fn apply(&mut self, plan: SyncPlan) {
+        self.moved = false;
+        self.dropped.clear();
+        self.ended.clear();
         self.safe.drain(..plan.taken);
         self.committed.extend(plan.items);
         self.head = plan.head;

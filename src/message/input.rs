@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::content::{ContentPart, ImageData};
 use super::ids::{CallId, MessageId, ThreadId};
 use super::json::{self, RawJson};
+use super::operation::{Fork, Rewind};
 use super::recurrence::{Firing, Recurrence};
 
 /// The newest queue schema this version reads. A message of a newer one is handed back untouched.
@@ -60,11 +61,22 @@ pub enum InputContent {
     ClaimCheck(ClaimCheck),
     /// Parked inputs are left over: release them (dormouse only).
     Release,
+    /// Hide the newest turns (dormouse only).
+    Rewind(Rewind),
+    /// Begin as a copy of another thread (dormouse only).
+    Fork(Fork),
+    /// End the thread (dormouse only).
+    Close,
     /// A message of this thread went to the dead-letter queue (dormouse only).
     Undeliverable(Undeliverable),
 }
 
 impl InputContent {
+    /// Whether it is asked of the thread itself: it is a slice of its own.
+    pub fn is_operation(&self) -> bool {
+        matches!(self, Self::Rewind(_) | Self::Fork(_) | Self::Close)
+    }
+
     /// Whether it is something that a person says.
     pub fn is_said(&self) -> bool {
         matches!(self, Self::Text(_) | Self::Image { .. } | Self::Parts(_))
@@ -248,6 +260,9 @@ enum ContentOut<'a> {
     UserChoiceAnswer(&'a UserChoiceAnswer),
     ClaimCheck(&'a ClaimCheck),
     Release,
+    Rewind(&'a Rewind),
+    Fork(&'a Fork),
+    Close,
     Undeliverable(&'a Undeliverable),
 }
 
@@ -321,6 +336,9 @@ impl InputMessage {
             InputContent::UserChoiceAnswer(answer) => ContentOut::UserChoiceAnswer(answer),
             InputContent::ClaimCheck(claim) => ContentOut::ClaimCheck(claim),
             InputContent::Release => ContentOut::Release,
+            InputContent::Rewind(rewind) => ContentOut::Rewind(rewind),
+            InputContent::Fork(fork) => ContentOut::Fork(fork),
+            InputContent::Close => ContentOut::Close,
             InputContent::Undeliverable(dead) => ContentOut::Undeliverable(dead),
         };
         json::to_queue_body(&WireOut {
@@ -379,6 +397,9 @@ fn parse_content(raw: &RawJson) -> Result<InputContent, InputError> {
         "user_choice_answer" => InputContent::UserChoiceAnswer(read("content", raw)?),
         "claim_check" => InputContent::ClaimCheck(read("content", raw)?),
         "release" => InputContent::Release,
+        "rewind" => InputContent::Rewind(read("content", raw)?),
+        "fork" => InputContent::Fork(read("content", raw)?),
+        "close" => InputContent::Close,
         "undeliverable" => InputContent::Undeliverable(read("content", raw)?),
         other => return Err(InputError::UnknownContent(other.to_owned())),
     })

@@ -8,6 +8,7 @@ mod ids;
 mod input;
 mod item;
 pub mod json;
+mod operation;
 mod output;
 mod recurrence;
 
@@ -23,5 +24,6 @@ pub use item::{
     ToolCallItem, ToolResultItem, UserItem,
 };
 pub use json::RawJson;
+pub use operation::{Fork, Rewind, RewindTarget, Seen, Then};
 pub use output::{OutputKind, OutputMessage, TypedOutput};
 pub use recurrence::{Firing, Recurrence, RecurrenceError, instant};

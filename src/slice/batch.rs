@@ -150,7 +150,7 @@ async fn slice(
 /// Whether somebody outside caused the slice: a person or an event. A tool's result or a report is the
 /// consequence of what the thread did itself.
 fn is_outside(message: &InputMessage) -> bool {
-    let typed = message.content.is_said();
+    let typed = message.content.is_said() || message.content.is_operation();
     match &message.synthetic {
         None => typed,
         Some(Synthetic::SubscriptionEvent { .. } | Synthetic::SchedulerFired { .. }) => true,

@@ -95,6 +95,7 @@ pub(super) async fn deliver(
         | Promise::Report { .. }
         | Promise::Message { .. }
         | Promise::Schedule { .. }
+        | Promise::End { .. }
         | Promise::Closed
         | Promise::Unknown(_) => None,
     });

@@ -10,7 +10,7 @@ use super::{DisplayEvent, Runtime, SliceError, choices, dispatch_failed_id, sche
 use crate::history::wording;
 use crate::message::{
     CallId, ContentPart, DedupId, InputContent, InputMessage, ItemBody, OutputKind, OutputMessage, RawJson,
-    Seq, Synthetic, ThreadId, TypedOutput, UserChoiceRequired,
+    SPAWN_TOOL, Seq, Synthetic, ThreadId, TypedOutput, UserChoiceRequired,
 };
 use crate::store::{OutboxEntry, Promise, ThreadKind};
 use crate::thread::HistoryManager;
@@ -130,9 +130,13 @@ fn input(manager: &HistoryManager, promise: &Promise) -> Option<InputMessage> {
     match promise {
         Promise::Release => Some(InputMessage::plain(own.clone(), InputContent::Release)),
         Promise::Wake { thread } => Some(InputMessage::plain(thread.clone(), InputContent::Release)),
+        Promise::End { thread } => Some(InputMessage::plain(thread.clone(), InputContent::Close)),
         Promise::Report { to, call } => {
-            let item = manager.history().call(call)?;
-            let text = report_text(own, &item.name, arguments(item));
+            let text = match manager.history().call(call).filter(|item| item.name != SPAWN_TOOL) {
+                Some(item) => report_text(own, &item.name, arguments(item)),
+                // It was closed by hand.
+                None => wording::child_closed(own.as_str(), None),
+            };
             let origin = manager.meta().origin.clone()?;
             let synthetic = Synthetic::ThreadReport { tool_call_id: origin, child_thread_id: own.clone() };
             Some(related(to, text, synthetic))
@@ -209,6 +213,7 @@ async fn output(
         | Promise::Report { .. }
         | Promise::Message { .. }
         | Promise::Schedule { .. }
+        | Promise::End { .. }
         | Promise::Closed
         | Promise::Unknown(_) => return Ok(None),
     };

@@ -11,6 +11,7 @@ mod dispatch;
 pub mod drain;
 mod events;
 mod failures;
+mod operations;
 mod poison;
 mod prepare;
 pub mod records;

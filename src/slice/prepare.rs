@@ -1,7 +1,7 @@
 //! The first phase: what one input means for its thread. Asks no model and sends nothing; what must be durable
 //! is written by the barrier that follows.
 
-use super::{Runtime, SliceError, choices};
+use super::{Runtime, SliceError, choices, operations};
 use crate::history::{Accepted, Arrival};
 use crate::message::{
     CallId, ContentPart, InputContent, InputMessage, Synthetic, ThreadId, UserChoiceRequired,
@@ -101,6 +101,9 @@ async fn take(
         InputContent::Undeliverable(_) => {
             Ok(PrepareResult::Refused("a word of a dead letter comes with no other message".to_owned()))
         }
+        InputContent::Rewind(rewind) => operations::rewind(message, arrival, manager, rewind).await,
+        InputContent::Fork(fork) => operations::fork(runtime, message, arrival, manager, fork).await,
+        InputContent::Close => operations::close(runtime, arrival, manager).await,
         InputContent::Release => {
             if manager.history().has_leftover_waiting() {
                 manager.history_mut().release_waiting();
@@ -119,13 +122,16 @@ async fn take(
     }
 }
 
-/// Only user text creates a thread (D32).
+/// Only user text creates a thread (D32), and a fork, which says itself what it is.
 fn found_thread(
     runtime: &Runtime,
     message: &InputMessage,
     arrival: &Arrival,
     manager: &mut HistoryManager,
 ) -> Option<PrepareResult> {
+    if matches!(message.content, InputContent::Fork(_)) {
+        return None;
+    }
     let from_user = message.content.is_said() && message.synthetic.is_none();
     if !from_user {
         return Some(dropped(manager.history().thread(), arrival, "input for an unknown thread"));

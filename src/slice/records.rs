@@ -190,10 +190,20 @@ async fn process_together(
                     Err(e) => (0, Some(Failure::of(&e))),
                 };
             }
+            // An operation is alone in its slice.
+            Ok(message) if message.content.is_operation() && at > 0 => {
+                stopped = Some((at, None));
+                break;
+            }
             Ok(message) => {
+                let alone = message.content.is_operation();
                 let arrival = record.arrival(runtime.clock.now_ms());
                 inputs.push(Input { message, arrival, bytes: record.body.len() });
                 taken.push(at);
+                if alone {
+                    stopped = Some((at + 1, None));
+                    break;
+                }
             }
             Err(Unusable::Never(refusal)) => {
                 if let Err(e) = keep(runtime, record, &refusal).await {

@@ -271,6 +271,11 @@ pub enum Promise {
         /// Which firing, and when.
         firing: Firing,
     },
+    /// Tell a child that its part of the conversation is over.
+    End {
+        /// The child.
+        thread: ThreadId,
+    },
     /// Tell every tool server that this thread is closed.
     Closed,
     /// A promise of a newer version: kept as it is, and not for this one to send.

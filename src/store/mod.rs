@@ -196,6 +196,24 @@ impl NewThread {
 }
 
 impl Commit {
+    /// A commit that changes nothing but META.
+    pub fn new(expect: Expect, meta: Meta, now_ms: i64) -> Self {
+        Self {
+            expect,
+            meta,
+            items: Vec::new(),
+            dedup: Vec::new(),
+            park: Vec::new(),
+            release: Vec::new(),
+            subscriptions: Vec::new(),
+            choices: Vec::new(),
+            children: Vec::new(),
+            open_children: 0,
+            closed_choices: Vec::new(),
+            now_ms,
+        }
+    }
+
     /// Actions the transaction needs.
     pub fn actions(&self) -> usize {
         1 + usize::from(self.made_for().is_some())

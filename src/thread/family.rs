@@ -2,6 +2,7 @@
 //! wakes it up lies parked in it, so the outbox need only say its name.
 
 use super::HistoryManager;
+use crate::history::rewind::MAX_SPANS;
 use crate::history::{Arrival, wording};
 use crate::message::{
     CallId, ContentPart, DedupId, Epoch, InputContent, InputMessage, Item, ItemBody, ItemFacts, ItemId,
@@ -13,8 +14,6 @@ use crate::tools::{Spawn, SpawnContext};
 
 /// Children that one commit may make: with the results of a full step they fit one transaction.
 pub const MAX_SPAWNS: usize = 8;
-/// Inherited spans that a thread's state holds; beyond them a child inherits nothing.
-const MAX_SPANS: usize = 200;
 /// Orders the first input of a child before everything that is sent to it.
 const FIRST_KEY: &str = "0";
 

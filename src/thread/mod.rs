@@ -6,6 +6,7 @@
 
 mod family;
 mod outbox;
+mod rewind;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -483,6 +484,8 @@ impl HistoryManager {
         }
         let last_chunk = !plan.more;
         let mut meta = self.meta.clone();
+        meta.epoch = plan.epoch;
+        meta.base.clone_from(&plan.base);
         meta.head = plan.head;
         meta.next_turn = plan.next_turn;
         meta.turn_id.clone_from(&plan.turn_id);
@@ -527,26 +530,19 @@ impl HistoryManager {
         };
         let redelivered: Vec<MessageId> = meta.redelivered.iter().filter(|c| owed_for(c)).cloned().collect();
         meta.redelivered = redelivered;
+        let expect = match self.exists {
+            true => {
+                Expect::At { epoch: self.meta.epoch, head: self.meta.head, token: self.meta.token.clone() }
+            }
+            false => Expect::Absent,
+        };
         let mut commit = Commit {
-            expect: match self.exists {
-                true => Expect::At {
-                    epoch: self.meta.epoch,
-                    head: self.meta.head,
-                    token: self.meta.token.clone(),
-                },
-                false => Expect::Absent,
-            },
-            meta: meta.clone(),
             items: plan.items.clone(),
             dedup: plan.dedup.clone(),
             park: plan.park.clone(),
             release: plan.release.clone(),
             subscriptions: plan.subscriptions.clone(),
-            choices: Vec::new(),
-            children: Vec::new(),
-            open_children: 0,
-            closed_choices: Vec::new(),
-            now_ms,
+            ..Commit::new(expect, meta.clone(), now_ms)
         };
         if last_chunk {
             commit.children.clone_from(&self.children);

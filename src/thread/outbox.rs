@@ -31,6 +31,7 @@ impl HistoryManager {
             | Promise::Report { .. }
             | Promise::Message { .. }
             | Promise::Schedule { .. }
+            | Promise::End { .. }
             | Promise::Closed => Vec::new(),
         };
         let epoch = self.history.epoch().to_string();

@@ -5,6 +5,7 @@
 
 pub mod builtin;
 mod registry;
+mod schema;
 mod servers;
 
 use async_trait::async_trait;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use super::schema::is_bounded;
 use super::{Tool, ToolDefinition};
 use crate::message::RESERVED_EVENT_TOOL;
 
@@ -38,8 +39,11 @@ impl Registry {
         let mut map = BTreeMap::new();
         for tool in tools {
             let definition = tool.definition();
-            // A schema that does not compile checks nothing; discovery has already reported it.
-            let schema = jsonschema::validator_for(&definition.input_schema).ok().map(Arc::new);
+            // One that does not compile was reported by discovery.
+            let schema = Some(&definition.input_schema)
+                .filter(|schema| is_bounded(schema))
+                .and_then(|schema| jsonschema::validator_for(schema).ok())
+                .map(Arc::new);
             map.entry(definition.name.clone()).or_insert(Entry { tool, schema });
         }
         Self { tools: Arc::new(map) }
@@ -76,7 +80,8 @@ impl Registry {
         self.tools.values().map(|entry| entry.tool.definition().clone()).collect()
     }
 
-    /// Checks the arguments of a call to `name`.
+    /// Checks the arguments of a call to `name`: that they are an object, and that they fit the tool's schema where
+    /// its check is bounded (see `schema`).
     pub fn check_arguments(&self, name: &str, arguments: &str) -> Result<(), ArgumentError> {
         let Some(entry) = self.tools.get(name) else {
             return Err(ArgumentError(format!("there is no tool {name}")));

@@ -156,6 +156,7 @@ pub fn is_kept(entry: &OutboxEntry, evidence: &Evidence) -> bool {
         | Promise::Report { .. }
         | Promise::Message { .. }
         | Promise::Schedule { .. }
+        | Promise::End { .. }
         | Promise::Closed
         | Promise::Unknown(_) => false,
     }

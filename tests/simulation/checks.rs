@@ -95,7 +95,7 @@ impl Sim {
                 Some(_) => "an event of an active subscription",
             },
             Kind::Consent { call } | Kind::Choice { call }
-                if !thread.pending.contains(call)
+                if !thread.pending.contains_key(call)
                     || thread.has_parked_result(call, &self.sent, group, ParkedBy::Anybody) =>
             {
                 return;
@@ -198,9 +198,9 @@ impl Sim {
                         server.is_some() && !self.cancelled.contains_key(call)
                     }
                     Promise::Wake { thread } => self.sent.get(thread, &DedupId::new(&entry.id)).is_none(),
-                    Promise::Report { to, .. } | Promise::Message { to, .. } => {
-                        self.sent.get(to, &DedupId::new(&entry.id)).is_none()
-                    }
+                    Promise::Report { to, .. }
+                    | Promise::Message { to, .. }
+                    | Promise::End { thread: to } => self.sent.get(to, &DedupId::new(&entry.id)).is_none(),
                     Promise::Release | Promise::Schedule { .. } | Promise::Closed | Promise::Unknown(_) => {
                         false
                     }
@@ -220,10 +220,14 @@ impl Sim {
             for (call, known) in &thread.calls {
                 let answered = known.settled.is_some()
                     || thread.has_parked_result(call, &self.sent, id, ParkedBy::Anybody);
-                let unheard = thread.promised.values().any(|entry| {
+                // Its message died, and so did the word of it: the next input settles what was open for it.
+                let of_dead =
+                    |causes: &[MessageId]| causes.iter().any(|cause| dead.contains(&cause.as_str()));
+                let promised = thread.promised.values().any(|entry| {
                     matches!(&entry.promise, Promise::Call { call: of } if of == call)
-                        && entry.cause.iter().any(|cause| dead.contains(&cause.as_str()))
+                        && of_dead(&entry.cause)
                 });
+                let unheard = promised || thread.pending.get(call).is_some_and(|causes| of_dead(causes));
                 if !answered && !unheard && !known.refused && !self.dispatched.contains_key(call) {
                     return Err(format!("I4: {id}: {call} ({}) was never dispatched", known.item.name));
                 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use dormouse::message::{
     CallId, ContentPart, DedupId, Epoch, Item, ItemBody, MessageId, Seq, SettledBy, ThreadId, ToolCallItem,
 };
-use dormouse::store::{Commit, NewThread, OutboxEntry, Promise, SubscriptionChange, ThreadKind};
+use dormouse::store::{Commit, NewThread, OutboxEntry, PendingCall, Promise, SubscriptionChange, ThreadKind};
 
 use crate::sent::{Kind, Sent};
 
@@ -24,7 +24,8 @@ pub struct Thread {
     pub dedup: BTreeSet<DedupId>,
     pub item_of: BTreeMap<DedupId, Seq>,
     pub calls: BTreeMap<CallId, Call>,
-    pub pending: BTreeSet<CallId>,
+    /// Calls without a result, and the messages that made them.
+    pub pending: BTreeMap<CallId, Vec<MessageId>>,
     pub open: Vec<MessageId>,
     pub parked: BTreeMap<String, DedupId>,
     pub promised: BTreeMap<String, OutboxEntry>,
@@ -82,6 +83,10 @@ impl Ledger {
     }
 }
 
+fn causes(pending: &[PendingCall]) -> BTreeMap<CallId, Vec<MessageId>> {
+    pending.iter().map(|pending| (pending.call.clone(), pending.cause.clone())).collect()
+}
+
 impl Thread {
     /// A child as its parent's commit has made it.
     fn born(step: usize, child: &NewThread) -> Self {
@@ -89,7 +94,7 @@ impl Thread {
             born: step,
             head: child.meta.head,
             silent: child.meta.kind == ThreadKind::Event,
-            pending: child.meta.pending.iter().map(|pending| pending.call.clone()).collect(),
+            pending: causes(&child.meta.pending),
             parked: [(child.parked.key.clone(), child.parked.dedup.clone())].into(),
             ..Self::default()
         };
@@ -235,8 +240,8 @@ impl Thread {
     /// A call that is pending no longer was settled by this commit, or by an event in it.
     fn settle_by_absence(&mut self, commit: &Commit) -> Result<(), String> {
         let event = commit.items.iter().any(|item| matches!(item.body, ItemBody::Event(_)));
-        let pending: BTreeSet<CallId> = commit.meta.pending.iter().map(|p| p.call.clone()).collect();
-        for id in &pending {
+        let pending = causes(&commit.meta.pending);
+        for id in pending.keys() {
             match self.calls.get(id) {
                 None => return Err(format!("{id} is pending and was never made")),
                 Some(call) if call.settled.is_some() => {
@@ -246,7 +251,7 @@ impl Thread {
             }
         }
         for (id, call) in &mut self.calls {
-            if call.settled.is_none() && !pending.contains(id) {
+            if call.settled.is_none() && !pending.contains_key(id) {
                 if !event {
                     return Err(format!("I4: {id} has no result and is not pending"));
                 }

@@ -1,0 +1,100 @@
+//! What is asked of a thread itself: to hide its newest turns, to end. An operation is alone in its slice.
+
+use super::prepare::PrepareResult;
+use super::{Runtime, SliceError};
+use crate::history::{Accepted, Arrival};
+use crate::message::{ContentPart, Fork, InputContent, InputMessage, Rewind, Then, ThreadId};
+use crate::store::{DedupLife, Promise};
+use crate::thread::{Handled, HistoryManager};
+
+/// The newest children that a thread that is ended looks for.
+const MAX_CHILDREN: usize = 100;
+
+/// Rewinds the thread; an edit's text and the new log are one commit, so that a redelivery finds both or neither.
+pub(super) async fn rewind(
+    message: &InputMessage,
+    arrival: &Arrival,
+    manager: &mut HistoryManager,
+    rewind: &Rewind,
+) -> Result<PrepareResult, SliceError> {
+    let refused = |text: String| PrepareResult::RefusedToUser(format!("Nothing was rewound: {text}."));
+    if let Some(Then::Say(parts)) = &rewind.then
+        && parts.iter().all(ContentPart::is_blank)
+    {
+        return Ok(refused("the new message is empty".to_owned()));
+    }
+    let plan = match manager.rewind(rewind, arrival).await? {
+        Ok(plan) => plan,
+        Err(why) => return Ok(refused(why.to_string())),
+    };
+    let thread = manager.history().thread().clone();
+    tracing::info!(%thread, turns = plan.turns.len(), epoch = %manager.history().epoch(), "thread rewound");
+    let Some(Then::Say(parts)) = &rewind.then else {
+        manager.record_processed(arrival, DedupLife::Days);
+        return Ok(match rewind.then {
+            Some(_) => PrepareResult::Ready,
+            None => PrepareResult::Handled,
+        });
+    };
+    let said = InputMessage { content: InputContent::Parts(parts.clone()), ..message.clone() };
+    match manager.handle_input(&said, arrival).await? {
+        Handled::Accepted(Accepted::Ready) => {
+            manager.history_mut().mark_inputs_model_validated();
+            Ok(PrepareResult::Ready)
+        }
+        other => Err(SliceError::Bug(format!("an edit was not taken: {other:?}"))),
+    }
+}
+
+/// Makes the thread as a fork of another one. Nothing of the other one changes.
+pub(super) async fn fork(
+    runtime: &Runtime,
+    message: &InputMessage,
+    arrival: &Arrival,
+    manager: &mut HistoryManager,
+    fork: &Fork,
+) -> Result<PrepareResult, SliceError> {
+    let refused = |why: String| Ok(PrepareResult::RefusedToUser(format!("Nothing was forked: {why}.")));
+    if manager.exists() {
+        return refused("a thread of this name exists; a fork needs a new one".to_owned());
+    }
+    let store = runtime.store.clone();
+    let source = HistoryManager::new_with_history(store.clone(), store, fork.source.clone()).await?;
+    if !source.exists() {
+        return refused(format!("there is no thread {}", fork.source));
+    }
+    let point = match source.history().fork_point(fork.through) {
+        Ok(point) => point,
+        Err(why) => return refused(why.to_string()),
+    };
+    let owner = message.user_id().or_else(|| source.meta().owner.clone());
+    manager.found(source.meta().agent.clone(), owner, arrival.now_ms);
+    manager.history_mut().inherit(point);
+    manager.record_processed(arrival, DedupLife::Days);
+    tracing::info!(thread = %manager.history().thread(), source = %fork.source, "thread forked");
+    Ok(PrepareResult::Handled)
+}
+
+/// Ends the thread for good, and its children that are still open; a parent is told.
+pub(super) async fn close(
+    runtime: &Runtime,
+    arrival: &Arrival,
+    manager: &mut HistoryManager,
+) -> Result<PrepareResult, SliceError> {
+    let thread = manager.history().thread().clone();
+    manager.record_processed(arrival, DedupLife::Days);
+    for call in manager.history().spawn_calls().take(MAX_CHILDREN).collect::<Vec<_>>() {
+        let child = ThreadId::child(&thread, call.as_str());
+        if runtime.store.meta(&child).await?.is_some_and(|meta| !meta.closed) {
+            manager.promise(Promise::End { thread: child });
+        }
+    }
+    if let Some(to) = manager.meta().parent.clone() {
+        let call = manager.meta().origin.clone();
+        manager.promise(Promise::Report { to, call: call.unwrap_or_else(|| "".into()) });
+    }
+    manager.begin_closing();
+    manager.close(arrival.now_ms);
+    tracing::info!(%thread, "thread closed by hand");
+    Ok(PrepareResult::Handled)
+}
