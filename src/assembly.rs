@@ -8,7 +8,7 @@ use aws_config::SdkConfig;
 
 use crate::config::{Config, ConfigError, HttpAuth, ModelConfig};
 use crate::http::auth::Tokens;
-use crate::http::{Access, HttpDeps};
+use crate::http::{Access, HttpDeps, WebhookSecrets};
 use crate::mcp::McpServers;
 use crate::model::{ErrorClass, ModelError};
 use crate::queue::delay::SqsDelay;
@@ -196,6 +196,27 @@ pub async fn access(config: &Config, shared: &SdkConfig, reach: Reach) -> Result
     Ok(Access::Bearer(tokens))
 }
 
+/// The secrets that webhooks are signed with. One that cannot be read refuses what needs it; the rest of the front
+/// works.
+pub async fn webhook_secrets(config: &Config, shared: &SdkConfig) -> WebhookSecrets {
+    let mut secrets = WebhookSecrets::default();
+    for (name, from) in &config.webhook_secrets {
+        let read = match (&from.env, &from.secret) {
+            (Some(variable), _) => {
+                std::env::var(variable).map_err(|_| format!("the variable {variable} is not set"))
+            }
+            (None, Some(arn)) => secret(&aws_sdk_secretsmanager::Client::new(shared), arn).await,
+            (None, None) => Err("it is no reference".to_owned()),
+        };
+        if let Err(reason) = &read {
+            tracing::error!(name, reason, "the secret of a webhook cannot be read; what it signs is refused");
+        }
+        let header = from.header.as_ref().and_then(|header| header.parse().ok());
+        secrets = secrets.with(name, read.ok(), header);
+    }
+    secrets
+}
+
 async fn secret(client: &aws_sdk_secretsmanager::Client, arn: &str) -> Result<String, String> {
     use aws_sdk_secretsmanager::error::ProvideErrorMetadata;
     let value = client.get_secret_value().secret_id(arn).send().await;
@@ -207,7 +228,8 @@ async fn secret(client: &aws_sdk_secretsmanager::Client, arn: &str) -> Result<St
 pub struct Assembly {
     /// For slices.
     pub runtime: Runtime,
-    /// For the router. Its thread routes are closed until [`access`] says who may use them.
+    /// For the router. Its thread routes are closed until [`access`] says who may use them, and webhooks that are signed
+    /// are refused until [`webhook_secrets`] are there.
     pub http: HttpDeps,
     /// To be closed at the end, where there is one.
     pub mcp: Arc<McpServers>,
@@ -259,7 +281,10 @@ pub fn assemble(
     }
     let rap = RapTools::new(config.clone(), store.clone(), tokens.clone(), http).with_timers(timers.clone());
     let waiting = crate::tools::builtin::waiting(timers);
-    let builtins = crate::tools::builtin::all(&store).into_iter().chain(waiting).chain(builtins).collect();
+    let webhooks =
+        crate::tools::builtin::webhooks(tokens.clone(), config.webhook_secrets.keys().cloned().collect());
+    let own = crate::tools::builtin::all(&store).into_iter().chain(waiting).chain([webhooks]);
+    let builtins = own.chain(builtins).collect();
     let tools = AgentTools::new(config.clone(), builtins, vec![Arc::new(rap), mcp.clone()]);
     let agents = ConfiguredAgents::new(config.clone(), |model| {
         crate::model::provider(model, secrets.model_key(model)?)
@@ -277,7 +302,7 @@ pub fn assemble(
         store: store.clone(),
     };
     let callback = CallbackDeps { store, sender: input, tokens, config };
-    let http = HttpDeps { callback, access: Access::Closed };
+    let http = HttpDeps { callback, access: Access::Closed, webhooks: WebhookSecrets::default() };
     Ok(Assembly { runtime, http, mcp, relay })
 }
 

@@ -5,6 +5,7 @@
 
 mod mcp;
 mod tool_server;
+mod webhooks;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,6 +16,7 @@ use serde::{Deserialize, Serialize};
 
 pub use mcp::McpServerConfig;
 pub use tool_server::{Destructive, SigV4Config, ToolServerConfig};
+pub use webhooks::WebhookSecretConfig;
 
 /// The agent and model that are meant where none is named.
 pub const DEFAULT_NAME: &str = "default";
@@ -41,6 +43,8 @@ pub struct Config {
     pub send_user_id: bool,
     /// Who may use the thread routes of the HTTP API.
     pub http: HttpConfig,
+    /// Secrets that webhooks are signed with, by the names under which agents ask for them.
+    pub webhook_secrets: BTreeMap<String, WebhookSecretConfig>,
     /// Names of AWS resources.
     pub aws: AwsConfig,
 }
@@ -118,11 +122,13 @@ pub struct AwsConfig {
     pub output_queue_url: Option<String>,
     /// URL of the FIFO dead-letter queue.
     pub dead_letter_queue_url: Option<String>,
-    /// URL of the standard delay queue; absent: the tools `sleep` and `sleep_until` are not offered.
+    /// URL of the standard delay queue; absent: the tools `sleep`, `sleep_until` and `schedule`
+    /// are not offered.
     pub delay_queue_url: Option<String>,
     /// EventBridge Scheduler for timers beyond 15 minutes; absent: they hop through the delay queue.
     pub scheduler: Option<SchedulerConfig>,
-    /// Where tools reach the callback: callback URLs are `{callback_base_url}/rap/{token}`.
+    /// Where tools reach the callback: callback URLs are `{callback_base_url}/rap/{token}`, those of
+    /// webhooks `{callback_base_url}/hooks/{token}`.
     pub callback_base_url: String,
     /// ARN of the secret with the callback keys: `{"active":"k1","k1":"…"}`.
     pub callback_keys_secret: Option<String>,
@@ -155,6 +161,7 @@ impl Default for Config {
             allow_http_hosts: Vec::new(),
             send_user_id: false,
             http: HttpConfig::default(),
+            webhook_secrets: BTreeMap::new(),
             aws: AwsConfig::default(),
         }
     }
@@ -292,6 +299,7 @@ impl Config {
         for (name, server) in &self.mcp_servers {
             mcp::check(self, name, server)?;
         }
+        webhooks::check(self)?;
         for (name, model) in &self.models {
             if model.provider.is_empty() {
                 return Err(ConfigError::field(

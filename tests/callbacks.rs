@@ -70,7 +70,7 @@ impl World {
         };
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
-        let router = router(HttpDeps { callback, access: Access::Closed });
+        let router = router(HttpDeps { callback, access: Access::Closed, webhooks: Default::default() });
         let app = router.clone();
         tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
         Self { url, store, outbox, http: reqwest::Client::new(), router }

@@ -9,7 +9,9 @@ mod command;
 use std::process::Stdio;
 
 use command::Home;
-use dormouse::config::{AgentConfig, Config, McpServerConfig, ModelConfig, ToolServerConfig};
+use dormouse::config::{
+    AgentConfig, Config, McpServerConfig, ModelConfig, ToolServerConfig, WebhookSecretConfig,
+};
 use serde_json::Value;
 
 #[test]
@@ -210,6 +212,7 @@ fn the_example_configuration_is_valid_and_shows_every_field() {
     std::fs::write(home.path("all.toml"), all.join("\n")).unwrap();
     let config = Config::load(Some(&home.path("all.toml"))).unwrap();
     assert!(config.models.contains_key("claude") && config.tool_servers.contains_key("weather"));
+    assert!(config.webhook_secrets.contains_key("github"));
     assert!(config.mcp_servers.contains_key("docs") && config.mcp_servers.contains_key("files"));
 
     let mut every = Config::default();
@@ -217,6 +220,7 @@ fn the_example_configuration_is_valid_and_shows_every_field() {
     every.models.insert("claude".into(), ModelConfig::default());
     every.tool_servers.insert("weather".into(), ToolServerConfig::default());
     every.mcp_servers.insert("docs".into(), McpServerConfig::default());
+    every.webhook_secrets.insert("github".into(), WebhookSecretConfig::default());
     every.aws.scheduler = config.aws.scheduler;
     let every = serde_json::to_value(every).unwrap();
     let mut missing = Vec::new();
@@ -233,6 +237,7 @@ fn the_example_configuration_is_valid_and_shows_every_field() {
         &every["models"]["claude"],
         &every["tool_servers"]["weather"],
         &every["mcp_servers"]["docs"],
+        &every["webhook_secrets"]["github"],
         &every["aws"],
         &every["aws"]["scheduler"],
     ] {

@@ -56,7 +56,7 @@ impl Front {
         };
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
-        let app = router(HttpDeps { callback, access });
+        let app = router(HttpDeps { callback, access, webhooks: Default::default() });
         tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
         Self { world, outbox, url, http: reqwest::Client::new(), token: None }
     }

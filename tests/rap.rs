@@ -706,7 +706,7 @@ async fn f62_the_demo_servers_results_come_back_as_inputs() {
         tokens: tokens.clone(),
         config: config.clone(),
     };
-    let app = router(HttpDeps { callback, access: Access::Closed });
+    let app = router(HttpDeps { callback, access: Access::Closed, webhooks: Default::default() });
     tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
 
     let rap = Arc::new(RapTools::new(config.clone(), Arc::new(store), tokens, http_client().unwrap()));

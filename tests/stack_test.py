@@ -380,6 +380,18 @@ def a_long_sleep_is_a_schedule_that_may_send_to_the_delay_queue(world):
     assert world.waiting("TimerDeadLetterQueueUrl") == 0
 
 
+def a_webhook_wakes_its_thread(world):
+    world.send("th-hook", "call receive_webhook {}", str(uuid.uuid4()))
+    told = world.wait_for_output("result:", "/hooks/")["text"]
+    url = re.search(r"http\S+/hooks/\S+", told)[0]
+    assert url.startswith(f"{world.api_base}/hooks/"), told
+    status, body = world.http("POST", url, {"build": "green"})
+    assert status == 200, f"{status} {body}"
+    world.wait_for_output("result:", '{"build": "green"}')
+    status, body = world.http("POST", f"{world.api_base}/hooks/nonsense", {"build": "green"})
+    assert status == 401, f"{status} {body}"
+
+
 def nothing_went_to_the_dead_letter_queue(world):
     assert world.waiting("DeadLetterQueueUrl") == 0
 
@@ -420,6 +432,7 @@ CHECKS = [
     the_same_message_again_changes_nothing,
     a_sleep_wakes_by_the_delay_queue,
     a_long_sleep_is_a_schedule_that_may_send_to_the_delay_queue,
+    a_webhook_wakes_its_thread,
     nothing_went_to_the_dead_letter_queue,
     a_message_that_nobody_can_read_is_kept_and_the_user_is_told,
     a_message_that_died_in_the_queue_is_given_up_on_and_can_be_sent_again,

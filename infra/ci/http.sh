@@ -39,7 +39,7 @@ TOML
 status=0
 timeout 120 "$DORMOUSE_SCHEMATHESIS/schemathesis" --config-file schemathesis.toml run "$url/openapi.json" \
   --header "Authorization: Bearer $token" --workers 2 --request-timeout 20 --max-failures 5 \
-  --exclude-path '/rap/{token}' >"$work/report" 2>&1 || status=$?
+  --exclude-path '/rap/{token}' --exclude-path '/hooks/{token}' >"$work/report" 2>&1 || status=$?
 tail -n 60 "$work/report"
 if grep -aE "panicked|ERROR" "$work/log"; then
   echo "the server has logged an error" >&2

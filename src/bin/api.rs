@@ -17,6 +17,7 @@ async fn main() -> Result<(), lambda_http::Error> {
     let mut assembly =
         assembly::assemble(config.clone(), &clients, &secrets, Vec::new(), Arc::new(NoObserver))?;
     assembly.http.access = assembly::access(&config, &shared, Reach::Network).await?;
+    assembly.http.webhooks = assembly::webhook_secrets(&config, &shared).await;
     assembly::warm_up(&assembly.runtime, &clients, &config).await;
     lambda_http::run(http::router(assembly.http)).await
 }

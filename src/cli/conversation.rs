@@ -102,6 +102,7 @@ pub fn consent_urls(meta: &Meta) -> Vec<String> {
             | Promise::Wake { .. }
             | Promise::Report { .. }
             | Promise::Message { .. }
+            | Promise::Schedule { .. }
             | Promise::End { .. }
             | Promise::Closed
             | Promise::Unknown(_) => None,

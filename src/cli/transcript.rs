@@ -167,6 +167,7 @@ fn notices(meta: &Meta) -> Vec<&str> {
             | Promise::Wake { .. }
             | Promise::Report { .. }
             | Promise::Message { .. }
+            | Promise::Schedule { .. }
             | Promise::End { .. }
             | Promise::Closed
             | Promise::Unknown(_) => None,

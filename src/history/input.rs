@@ -5,7 +5,7 @@ use crate::message::{
     CallId, ContentPart, DedupId, EventItem, InputContent, InputMessage, InterruptItem, ItemBody, MessageId,
     Outcome, SettledBy, Synthetic, SyntheticReason, ToolResultInput, ToolResultItem, UserItem,
 };
-use crate::store::{DedupLife, ParkedInput, PendingCall, SubscriptionChange};
+use crate::store::{DedupLife, ParkedInput, PendingCall, Promise, SubscriptionChange};
 
 /// By convention a failing tool's text begins so; there are no error codes.
 const ERROR_PREFIX: &str = "Error: ";
@@ -61,6 +61,11 @@ pub enum Accepted {
 impl Waiting {
     pub(super) fn life(&self) -> DedupLife {
         dedup_life(&self.message)
+    }
+
+    /// What accepting it promises: of a schedule, the next firing.
+    pub(super) fn promise(&self) -> Option<Promise> {
+        self.promise.as_ref().filter(|_| !self.stored).cloned()
     }
 
     pub(super) fn subscription(&self) -> Option<SubscriptionChange> {
@@ -138,7 +143,7 @@ impl History {
     /// Takes back a parked row of the store; hands one back that does not parse any more.
     pub(super) fn readopt(&mut self, parked: ParkedInput) -> Option<ParkedInput> {
         let Ok(message) = InputMessage::parse(parked.body.as_bytes()) else { return Some(parked) };
-        let waiting = Waiting { parked, message, stored: true };
+        let waiting = Waiting { parked, message, promise: None, stored: true };
         if let (InputContent::ToolResult(result), None) =
             (&waiting.message.content, &waiting.message.synthetic)
             && let Some(open) = self.open_call(&result.id)
@@ -165,11 +170,11 @@ impl History {
                 Some(open) => {
                     let parts = vec![ContentPart::text(wording::RESULT_GIVEN_UP)];
                     let message = InputMessage::tool_result(thread, open.pending.call.clone(), parts);
-                    open.arrived = Some(Waiting { parked, message, stored: true });
+                    open.arrived = Some(Waiting { parked, message, promise: None, stored: true });
                 }
                 None => {
                     let message = InputMessage::user_text(thread, wording::GIVEN_UP);
-                    self.waiting.push(Waiting { parked, message, stored: true });
+                    self.waiting.push(Waiting { parked, message, promise: None, stored: true });
                 }
             }
         }
@@ -364,10 +369,26 @@ impl History {
             parts,
         });
         let mut draft = released(body, waiting);
-        if let Some(Synthetic::SubscriptionEvent { r#final: true, .. }) = &waiting.message.synthetic {
+        let last = match &waiting.message.synthetic {
+            Some(Synthetic::SubscriptionEvent { r#final, .. }) => *r#final,
+            Some(Synthetic::SchedulerFired { firing, recurrence, .. }) => recurrence.ends_with(*firing),
+            Some(_) | None => false,
+        };
+        if last {
             draft.subscription = Some(SubscriptionChange::End(call));
         }
         draft
+    }
+}
+
+/// What a firing that is taken now promises, if another one follows it.
+pub fn next_firing(message: &InputMessage, now_ms: i64) -> Option<Promise> {
+    match &message.synthetic {
+        Some(Synthetic::SchedulerFired { tool_call_id, firing, recurrence }) => {
+            let firing = recurrence.next(*firing, now_ms)?;
+            Some(Promise::Schedule { call: tool_call_id.clone(), firing })
+        }
+        Some(_) | None => None,
     }
 }
 
@@ -376,6 +397,9 @@ fn origin(synthetic: &Synthetic) -> Option<(&CallId, SyntheticReason)> {
     match synthetic {
         Synthetic::SubscriptionEvent { tool_call_id, .. } => {
             Some((tool_call_id, SyntheticReason::SubscriptionEvent))
+        }
+        Synthetic::SchedulerFired { tool_call_id, .. } => {
+            Some((tool_call_id, SyntheticReason::SchedulerFired))
         }
         Synthetic::ThreadReport { tool_call_id, .. } => Some((tool_call_id, SyntheticReason::ThreadReport)),
         Synthetic::ParentMessage { tool_call_id } => Some((tool_call_id, SyntheticReason::ParentMessage)),
@@ -393,6 +417,7 @@ fn waiting(message: &InputMessage, arrival: &Arrival) -> Waiting {
             body: message.to_body().expect("bug: an input message serialises"),
         },
         message: message.clone(),
+        promise: next_firing(message, arrival.now_ms),
         stored: false,
     }
 }
@@ -416,6 +441,7 @@ fn released(body: ItemBody, waiting: &Waiting) -> Draft {
         arrived_as: Some(parked.dedup.clone()),
         cause: Some(parked.cause.clone()),
         user: waiting.message.user_id(),
+        promise: waiting.promise(),
         release: waiting.stored.then(|| parked.key.clone()),
         ..Draft::minted(body, 0)
     }

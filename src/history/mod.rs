@@ -26,13 +26,15 @@ pub mod wording;
 use std::collections::BTreeSet;
 
 use crate::message::{
-    CallId, ContentPart, DedupId, Epoch, Item, ItemBody, ItemFacts, ItemId, LeftOut, MessageId, Outcome, Seq,
-    SettledBy, ThreadId, ToolCallItem, ToolResultItem,
+    CallId, ContentPart, DedupId, Epoch, InputMessage, Item, ItemBody, ItemFacts, ItemId, LeftOut, MessageId,
+    Outcome, Seq, SettledBy, Synthetic, ThreadId, ToolCallItem, ToolResultItem,
 };
 use crate::model::ModelEvent;
-use crate::store::{DedupLife, Hold, Loaded, ParkedInput, PendingCall, Prune, Span, SubscriptionChange};
+use crate::store::{
+    DedupLife, Hold, Loaded, ParkedInput, PendingCall, Promise, Prune, Span, SubscriptionChange,
+};
 
-pub use input::{Accepted, Arrival, DISPATCH_FAILED, SETTLED_BY_HAND, TIMED_OUT};
+pub use input::{Accepted, Arrival, DISPATCH_FAILED, SETTLED_BY_HAND, TIMED_OUT, next_firing};
 pub use leave_out::LeftOutInput;
 pub use plan::SyncPlan;
 pub use turn::{TurnBuffer, TurnPart};
@@ -57,6 +59,8 @@ struct Draft {
     /// The parked row that its commit deletes.
     release: Option<String>,
     subscription: Option<SubscriptionChange>,
+    /// What its commit promises.
+    promise: Option<Promise>,
     /// The calls that it settles: pending in the store until it is committed, so that a crash before that
     /// finds them open and settles them again.
     settles: Vec<PendingCall>,
@@ -78,6 +82,7 @@ impl Draft {
             created_at_ms: now_ms,
             release: None,
             subscription: None,
+            promise: None,
             settles: Vec::new(),
             left_out: None,
             continues_response: false,
@@ -96,7 +101,9 @@ impl Draft {
 #[derive(Clone, Debug, PartialEq)]
 struct Waiting {
     parked: ParkedInput,
-    message: crate::message::InputMessage,
+    message: InputMessage,
+    /// What the commit that takes it promises.
+    promise: Option<Promise>,
     /// It has a row: its release deletes it. Otherwise the next commit writes one, if it still waits.
     stored: bool,
 }
@@ -314,6 +321,14 @@ impl History {
     pub fn calls_to_permit(&self) -> impl Iterator<Item = &PendingCall> {
         let open = self.open.iter().filter(|open| open.arrived.is_none() && open.pending.needs_consent());
         open.map(|open| &open.pending)
+    }
+
+    /// Whether a firing of the schedule of `call` is parked.
+    pub fn has_waiting_firing(&self, call: &CallId) -> bool {
+        self.waiting.iter().any(|waiting| {
+            matches!(&waiting.message.synthetic,
+                Some(Synthetic::SchedulerFired { tool_call_id, .. }) if tool_call_id == call)
+        })
     }
 
     /// Changes what is known of an open call.

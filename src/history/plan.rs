@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use super::{Draft, History, Waiting, facts, turn};
 use crate::message::{DedupId, Epoch, Item, ItemId, Seq};
 use crate::store::{
-    DedupLife, INLINE_BYTES, MAX_ACTIONS, MAX_COMMIT_BYTES, ParkedInput, PendingCall, Span,
+    DedupLife, INLINE_BYTES, MAX_ACTIONS, MAX_COMMIT_BYTES, ParkedInput, PendingCall, Promise, Span,
     SubscriptionChange,
 };
 
@@ -29,6 +29,8 @@ pub struct SyncPlan {
     pub release: Vec<String>,
     /// Subscriptions opened and ended.
     pub subscriptions: Vec<SubscriptionChange>,
+    /// What taking these inputs promises.
+    pub promises: Vec<Promise>,
     /// The log afterwards.
     pub epoch: Epoch,
     /// What it inherits.
@@ -83,6 +85,7 @@ impl History {
             plan.dedup.push((waiting.parked.dedup.clone(), waiting.life()));
             plan.park.push(waiting.parked.clone());
             plan.subscriptions.extend(subscription);
+            plan.promises.extend(waiting.promise());
         }
         let mut rest = self.safe.as_slice();
         while let Some((group, behind)) = split_group(rest) {
@@ -174,6 +177,7 @@ impl SyncPlan {
         self.dedup.extend(draft.dedup.clone());
         self.release.extend(draft.release.clone());
         self.subscriptions.extend(draft.subscription.clone());
+        self.promises.extend(draft.promise.clone());
         self.taken += 1;
     }
 }

@@ -324,6 +324,7 @@ impl History {
             (
                 Some(
                     Synthetic::SubscriptionEvent { tool_call_id, .. }
+                    | Synthetic::SchedulerFired { tool_call_id, .. }
                     | Synthetic::ThreadReport { tool_call_id, .. },
                 ),
                 _,

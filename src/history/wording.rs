@@ -28,6 +28,21 @@ pub const REFUSED: &str = "[a message was left out: the model's provider refused
 /// What stands for a tool result that cannot be sent.
 pub const RESULT_LEFT_OUT: &str =
     "Error: the tool's result cannot be shown: it is too large for the model, or its provider refused it.";
+/// The event of a webhook that was sent nothing.
+pub const EMPTY_WEBHOOK: &str = "(the webhook was called with an empty body)";
+
+/// A schedule cannot go on.
+pub const SCHEDULE_ENDED: &str = "Error: the next firing of this schedule could not be set up, so it has ended. Make a new one if it is still needed.";
+
+/// A schedule was made.
+pub fn scheduled(first: &str, call: &str) -> String {
+    format!("Scheduled: it fires first at {first}. cancel_subscription with the tool_call_id {call} ends it.")
+}
+
+/// A schedule has fired.
+pub fn schedule_fired(due: &str, message: &str) -> String {
+    format!("[scheduled for {due}]\n{message}")
+}
 
 /// Stands for an old result. It can be read again with the tool `recall`.
 pub fn cleared(tool: &str, call: &str, chars: usize, first_line: Option<&str>) -> String {
@@ -207,6 +222,7 @@ mod tests {
     fn the_texts_a_model_reads_are_frozen() {
         let all = [
             NO_OUTPUT.to_owned(),
+            EMPTY_WEBHOOK.to_owned(),
             interrupted_by_user("t"),
             interrupted_by_event("t"),
             unsent("t"),
@@ -219,6 +235,9 @@ mod tests {
             bad_arguments("x"),
             stopped("t"),
             late_result("t", "c", "r"),
+            SCHEDULE_ENDED.to_owned(),
+            scheduled("d in z", "c"),
+            schedule_fired("d in z", "m"),
             slept(1),
             slept(0),
             slept_until("d", "a", "z", LocalTime::Once),
@@ -230,6 +249,7 @@ mod tests {
         assert_eq!(
             all,
             "(no output)\n\
+             (the webhook was called with an empty body)\n\
              Error: t was interrupted by a message of the user before its result arrived. It may have taken effect.\n\
              Error: t was interrupted by an incoming event before its result arrived. It may have taken effect.\n\
              Error: t did not run: it was interrupted before its turn came.\n\
@@ -242,6 +262,9 @@ mod tests {
              Error: x. The tool did not run.\n\
              Error: t did not run: the user stopped the response.\n\
              [late result of t, call c, which was answered in its place before]\nr\n\
+             Error: the next firing of this schedule could not be set up, so it has ended. Make a new one if it is still needed.\n\
+             Scheduled: it fires first at d in z. cancel_subscription with the tool_call_id c ends it.\n\
+             [scheduled for d in z]\nm\n\
              The time is up: 1 second has passed.\n\
              The time is up: 0 seconds have passed.\n\
              The time is up: it is d in z.\n\

@@ -8,6 +8,8 @@
 //! | file | what it holds |
 //! |---|---|
 //! | `callback` | `POST /rap/{token}`; its path holds a token and is never logged |
+//! | `hooks` | `POST /hooks/{token}`, the webhooks of agents: likewise |
+//! | `signatures` | what webhooks are signed with |
 //! | `threads` | messages in, threads out |
 //! | `choices` | questions of tools, and their answers |
 //! | `views` | what tools show beside the conversation |
@@ -21,8 +23,10 @@ mod body;
 mod callback;
 mod calls;
 mod choices;
+mod hooks;
 mod openapi;
 mod operations;
+mod signatures;
 mod threads;
 mod views;
 
@@ -38,6 +42,7 @@ use crate::store::StoreError;
 pub use auth::Access;
 pub use calls::{resent_by_hand, settled_by_hand, unsendable, waiting_since};
 pub use operations::{Preview, preview};
+pub use signatures::WebhookSecrets;
 
 /// Header by which a sender says that two POSTs are one.
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
@@ -51,6 +56,8 @@ pub struct HttpDeps {
     pub callback: CallbackDeps,
     /// Who may use the thread routes.
     pub access: Access,
+    /// What webhooks are signed with.
+    pub webhooks: WebhookSecrets,
 }
 
 /// Every route, as the description names it.
@@ -59,6 +66,7 @@ fn routes() -> Vec<(&'static str, &'static str, MethodRouter<HttpDeps>)> {
         ("get", "/healthz", get(health)),
         ("get", "/openapi.json", get(openapi::document)),
         ("post", "/rap/{token}", post(callback::receive)),
+        ("post", "/hooks/{token}", post(hooks::receive)),
         ("get", "/threads", get(threads::list)),
         ("get", "/threads/{id}", get(threads::show)),
         ("post", "/threads/{id}/messages", post(threads::send)),

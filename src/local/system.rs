@@ -150,10 +150,15 @@ impl LocalSystem {
         };
         // A tunnel makes the whole of the front reachable.
         let reach = if public_url.is_some() { Reach::Network } else { Reach::Loopback };
-        let access = match config.http.tokens_secret {
-            Some(_) => assembly::access(&config, &aws_config::load_from_env().await, reach).await?,
-            None => assembly::access(&config, &SdkConfig::builder().build(), reach).await?,
+        let in_aws = config.http.tokens_secret.is_some()
+            || config.webhook_secrets.values().any(|secret| secret.secret.is_some());
+        // The user's own account, where something of it is named.
+        let account = match in_aws {
+            true => aws_config::load_from_env().await,
+            false => SdkConfig::builder().build(),
         };
+        let access = assembly::access(&config, &account, reach).await?;
+        let webhooks = assembly::webhook_secrets(&config, &account).await;
         config.aws = AwsConfig {
             table: endpoints.table.clone(),
             input_queue_url: endpoints.input_queue.clone(),
@@ -169,7 +174,7 @@ impl LocalSystem {
         let clients = endpoints.clients();
         let Assembly { runtime, http: mut deps, mcp, relay } =
             assembly::assemble(Arc::new(config), &clients, &secrets, Vec::new(), observer)?;
-        deps.access = access;
+        (deps.access, deps.webhooks) = (access, webhooks);
         if demo.is_some() && endpoints.demo != last_demo {
             forget_demo(&runtime).await;
         }

@@ -9,6 +9,7 @@ use super::content::{ContentPart, ImageData};
 use super::ids::{CallId, MessageId, ThreadId};
 use super::json::{self, RawJson};
 use super::operation::{Fork, Rewind};
+use super::recurrence::{Firing, Recurrence};
 
 /// The newest queue schema this version reads. A message of a newer one is handed back untouched.
 const SCHEMA: u32 = 1;
@@ -183,6 +184,15 @@ pub enum Synthetic {
     ParentMessage {
         /// The call that made the child.
         tool_call_id: CallId,
+    },
+    /// A schedule has fired (dormouse only).
+    SchedulerFired {
+        /// The call that made it.
+        tool_call_id: CallId,
+        /// Which firing it is.
+        firing: Firing,
+        /// When the next ones are: a slice that gives up on this one has no history to look it up in.
+        recurrence: Recurrence,
     },
     /// Asks for a compaction.
     Compaction,
@@ -419,6 +429,10 @@ fn parse_synthetic(raw: &RawJson) -> Result<Synthetic, InputError> {
         associative: Option<bool>,
         #[serde(default)]
         r#final: Option<bool>,
+        #[serde(default)]
+        firing: Option<Firing>,
+        #[serde(default)]
+        recurrence: Option<Recurrence>,
     }
     // The old form: a bare string names the call that subscribed.
     if let Ok(call) = serde_json::from_str::<String>(raw.get()) {
@@ -428,13 +442,9 @@ fn parse_synthetic(raw: &RawJson) -> Result<Synthetic, InputError> {
             r#final: false,
         });
     }
+    let missing = |field: &str| InputError::Malformed(format!("synthetic.{field} is missing"));
     let fields: Fields = read("synthetic", raw)?;
-    let call = || {
-        fields
-            .tool_call_id
-            .clone()
-            .ok_or_else(|| InputError::Malformed("synthetic.tool_call_id is missing".to_owned()))
-    };
+    let call = || fields.tool_call_id.clone().ok_or_else(|| missing("tool_call_id"));
     Ok(match fields.r#type.as_str() {
         "subscription_event" => Synthetic::SubscriptionEvent {
             tool_call_id: call()?,
@@ -443,12 +453,14 @@ fn parse_synthetic(raw: &RawJson) -> Result<Synthetic, InputError> {
         },
         "thread_report" => Synthetic::ThreadReport {
             tool_call_id: call()?,
-            child_thread_id: fields
-                .child_thread_id
-                .clone()
-                .ok_or_else(|| InputError::Malformed("synthetic.child_thread_id is missing".to_owned()))?,
+            child_thread_id: fields.child_thread_id.clone().ok_or_else(|| missing("child_thread_id"))?,
         },
         "parent_message" => Synthetic::ParentMessage { tool_call_id: call()? },
+        "scheduler_fired" => Synthetic::SchedulerFired {
+            tool_call_id: call()?,
+            firing: fields.firing.ok_or_else(|| missing("firing"))?,
+            recurrence: fields.recurrence.clone().ok_or_else(|| missing("recurrence"))?,
+        },
         "compaction" => Synthetic::Compaction,
         "compaction_complete" => Synthetic::CompactionComplete,
         other => return Err(InputError::Malformed(format!("synthetic.type {other:?} is unknown"))),

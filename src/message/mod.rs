@@ -11,6 +11,7 @@ mod item;
 pub mod json;
 mod operation;
 mod output;
+mod recurrence;
 pub mod tokens;
 
 pub use content::{ContentPart, ImageData};
@@ -28,3 +29,4 @@ pub use item::{
 pub use json::RawJson;
 pub use operation::{Fork, Rewind, RewindTarget, Seen, Then};
 pub use output::{OutputKind, OutputMessage, TypedOutput};
+pub use recurrence::{Firing, Recurrence, RecurrenceError, instant};

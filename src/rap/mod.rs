@@ -6,7 +6,7 @@
 //! | file | what it holds |
 //! |---|---|
 //! | [`wire`] | the messages, tolerant in and strict out |
-//! | [`token`] | callback addresses and their signatures |
+//! | [`token`] | addresses of callbacks and of webhooks, and their signatures |
 //! | [`discovery`] | manifests: fetched, checked, cached |
 //! | [`client`] | requests to tool servers: invocations, notices, answers |
 //! | [`signing`] | AWS signatures of these requests |
@@ -29,4 +29,4 @@ pub use callback::{CallbackBody, CallbackDeps, CallbackReply, CallbackRequest, h
 pub use client::{RapClient, http_client};
 pub use signing::Signer;
 pub use source::RapTools;
-pub use token::{CallbackKeys, CallbackTokens, KeysError, TokenError};
+pub use token::{CallbackKeys, CallbackTokens, Hook, HookOptions, KeysError, TokenError};

@@ -1,20 +1,25 @@
-//! Callback addresses: `{base}/rap/{token}`, where the token names one call of one thread and is signed.
+//! Callback addresses: `{base}/rap/{token}`, where the token names one call of one thread and is signed; and those of
+//! webhooks, `{base}/hooks/{token}`, whose tokens also say how a POST is checked and where its event goes.
 //!
-//! A token is `v1.kid.thread.call.mac`, each part after the version in base64url without padding; `mac` is
-//! HMAC-SHA256, under the key `kid`, over the first four parts as sent. It does not expire: what a callback
-//! may still do is decided by the state of its call, and a key verifies until it is removed.
+//! A token is `v1.kid.thread.call.mac`, that of a webhook `hook1.kid.thread.call.options.mac`, each part after the first
+//! in base64url without padding; `mac` is HMAC-SHA256, under the key `kid`, over all before it as sent. The first part,
+//! which the MAC covers, is what a token is for: one kind is worthless where the other is asked for. It does not expire:
+//! what a POST may still do is decided by the state of its call, and a key verifies until it is removed.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use data_encoding::BASE64URL_NOPAD;
 use hmac::{Hmac, KeyInit, Mac};
+use serde::{Deserialize, Serialize};
 use sha2::Sha256;
 
 use crate::message::{CallId, ThreadId};
 
-/// The version part.
-const VERSION: &str = "v1";
+/// The first part of a callback's token.
+const CALLBACK: &str = "v1";
+/// The first part of a webhook's token.
+const HOOK: &str = "hook1";
 /// Longer tokens are refused unread. A thread id of 128 and a call id of 64 characters make about 330.
 const MAX_TOKEN_BYTES: usize = 2_048;
 /// Bytes of a usable key; a shorter one is a placeholder that somebody forgot.
@@ -96,6 +101,27 @@ impl fmt::Debug for CallbackKeys {
     }
 }
 
+/// A webhook, as its address says it: nothing else is kept of it but that its subscription is active.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hook {
+    /// Whose events its POSTs are.
+    pub thread: ThreadId,
+    /// The call that asked for it, which is the subscription.
+    pub call: CallId,
+    /// How it works.
+    pub options: HookOptions,
+}
+
+/// How a webhook works. Signed with its address, so that nobody else can change it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HookOptions {
+    /// The name, in the configuration, of the secret that its POSTs are signed with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secret: Option<String>,
+    /// Its events belong into the thread's own conversation rather than a child thread each.
+    pub associative: bool,
+}
+
 /// Makes and checks callback addresses.
 #[derive(Clone, Debug)]
 pub struct CallbackTokens {
@@ -133,31 +159,62 @@ impl CallbackTokens {
 
     /// The token alone.
     pub fn token(&self, thread: &ThreadId, call: &CallId) -> String {
-        let part = |text: &str| BASE64URL_NOPAD.encode(text.as_bytes());
-        let active = self.keys.active();
-        let signed = format!("{VERSION}.{}.{}.{}", part(active), part(thread.as_str()), part(call.as_str()));
-        let mac = self.keys.mac(active, &signed).expect("bug: the active key is always among the keys");
-        format!("{signed}.{}", BASE64URL_NOPAD.encode(&mac.finalize().into_bytes()))
+        self.sign(CALLBACK, &[thread.as_str(), call.as_str()])
     }
 
     /// The thread and the call that `token` was made for.
     pub fn verify(&self, token: &str) -> Result<(ThreadId, CallId), TokenError> {
+        let [thread, call] = self.open(CALLBACK, token)?;
+        Ok((ThreadId::new(thread), CallId::new(call)))
+    }
+
+    /// The address of a webhook. The same for equal arguments as long as the active key does not change.
+    pub fn hook_url(&self, hook: &Hook) -> String {
+        format!("{}/hooks/{}", self.base_url, self.hook_token(hook))
+    }
+
+    /// The token of a webhook alone.
+    pub fn hook_token(&self, hook: &Hook) -> String {
+        let options = serde_json::to_string(&hook.options).expect("bug: options serialise");
+        self.sign(HOOK, &[hook.thread.as_str(), hook.call.as_str(), &options])
+    }
+
+    /// The webhook that `token` was made for.
+    pub fn verify_hook(&self, token: &str) -> Result<Hook, TokenError> {
+        let [thread, call, options] = self.open(HOOK, token)?;
+        // Ours, but of a version that knows other options.
+        let options = serde_json::from_str(&options).map_err(|_| TokenError::Malformed)?;
+        Ok(Hook { thread: ThreadId::new(thread), call: CallId::new(call), options })
+    }
+
+    fn sign(&self, purpose: &str, parts: &[&str]) -> String {
+        let active = self.keys.active();
+        let mut signed = purpose.to_owned();
+        for part in [active].iter().chain(parts) {
+            signed.push('.');
+            signed.push_str(&BASE64URL_NOPAD.encode(part.as_bytes()));
+        }
+        let mac = self.keys.mac(active, &signed).expect("bug: the active key is always among the keys");
+        format!("{signed}.{}", BASE64URL_NOPAD.encode(&mac.finalize().into_bytes()))
+    }
+
+    /// The parts of a token of this purpose, key id and MAC taken off.
+    fn open<const PARTS: usize>(&self, purpose: &str, token: &str) -> Result<[String; PARTS], TokenError> {
         if token.len() > MAX_TOKEN_BYTES {
             return Err(TokenError::Malformed);
         }
         let (signed, mac) = token.rsplit_once('.').ok_or(TokenError::Malformed)?;
         let mut parts = signed.split('.');
-        let (Some(VERSION), Some(key), Some(thread), Some(call), None) =
-            (parts.next(), parts.next(), parts.next(), parts.next(), parts.next())
-        else {
+        if parts.next() != Some(purpose) {
             return Err(TokenError::Malformed);
-        };
-        let key = text_part(key)?;
+        }
+        let key = text_part(parts.next().ok_or(TokenError::Malformed)?)?;
         let expected = self.keys.mac(&key, signed).ok_or(TokenError::UnknownKey)?;
         let mac = BASE64URL_NOPAD.decode(mac.as_bytes()).map_err(|_| TokenError::Malformed)?;
         // Compares in constant time.
         expected.verify_slice(&mac).map_err(|_| TokenError::Forged)?;
-        Ok((ThreadId::new(text_part(thread)?), CallId::new(text_part(call)?)))
+        let parts: Vec<String> = parts.map(text_part).collect::<Result<_, _>>()?;
+        parts.try_into().map_err(|_| TokenError::Malformed)
     }
 }
 
@@ -217,6 +274,35 @@ mod tests {
         assert_eq!(removed.verify(&old), Err(TokenError::UnknownKey));
         let replaced = tokens(&format!(r#"{{"active":"k1","k1":"{K2}"}}"#));
         assert_eq!(replaced.verify(&old), Err(TokenError::Forged));
+    }
+
+    #[test]
+    fn d31_a_token_of_one_kind_is_worthless_where_the_other_is_asked_for() {
+        let tokens = tokens(&format!(r#"{{"active":"k1","k1":"{K1}"}}"#));
+        let hook = |secret: Option<&str>, associative| Hook {
+            thread: ThreadId::from("th-1"),
+            call: CallId::from("c-1"),
+            options: HookOptions { secret: secret.map(str::to_owned), associative },
+        };
+        for hook in [hook(None, true), hook(Some("git hüb"), false)] {
+            let url = tokens.hook_url(&hook);
+            let token = url.strip_prefix("https://cb.example/base/hooks/").unwrap();
+            assert_eq!(tokens.verify_hook(token), Ok(hook.clone()));
+            assert_eq!(tokens.verify(token), Err(TokenError::Malformed));
+            // With the other kind in front, the MAC is not over that.
+            assert_eq!(tokens.verify(&token.replacen(HOOK, CALLBACK, 1)), Err(TokenError::Forged));
+            for end in 0..token.len() {
+                assert!(tokens.verify_hook(&token[..end]).is_err(), "cut at {end}");
+            }
+        }
+        let callback = tokens.token(&ThreadId::from("th-1"), &CallId::from("c-1"));
+        assert_eq!(tokens.verify_hook(&callback), Err(TokenError::Malformed));
+        assert_eq!(tokens.verify_hook(&callback.replacen(CALLBACK, HOOK, 1)), Err(TokenError::Forged));
+        // Without its secret, a webhook would take anything.
+        let (checked, open) =
+            (tokens.hook_token(&hook(Some("s"), true)), tokens.hook_token(&hook(None, true)));
+        let (mac, unsigned) = (checked.rsplit_once('.').unwrap().1, open.rsplit_once('.').unwrap().0);
+        assert_eq!(tokens.verify_hook(&format!("{unsigned}.{mac}")), Err(TokenError::Forged));
     }
 
     #[test]

@@ -158,7 +158,7 @@ fn is_outside(message: &InputMessage) -> bool {
         || matches!(message.content, InputContent::UserChoiceAnswer(_));
     match &message.synthetic {
         None => typed,
-        Some(Synthetic::SubscriptionEvent { .. }) => true,
+        Some(Synthetic::SubscriptionEvent { .. } | Synthetic::SchedulerFired { .. }) => true,
         Some(
             Synthetic::ThreadReport { .. }
             | Synthetic::ParentMessage { .. }
@@ -283,7 +283,11 @@ async fn send_outbox(
     let needs_tools = manager.owed().iter().any(|entry| {
         matches!(
             entry.promise,
-            Promise::Call { .. } | Promise::Cancel { .. } | Promise::Answer { .. } | Promise::Closed
+            Promise::Call { .. }
+                | Promise::Cancel { .. }
+                | Promise::Answer { .. }
+                | Promise::Schedule { .. }
+                | Promise::Closed
         )
     });
     let registry = match needs_tools {

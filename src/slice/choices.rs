@@ -105,6 +105,7 @@ pub(super) async fn deliver(
         | Promise::Wake { .. }
         | Promise::Report { .. }
         | Promise::Message { .. }
+        | Promise::Schedule { .. }
         | Promise::End { .. }
         | Promise::Closed
         | Promise::Unknown(_) => None,

@@ -6,7 +6,7 @@ use tokio::time::{Instant, timeout_at};
 use tracing::Instrument;
 
 use super::synchronous::{arguments, invocation};
-use super::{DisplayEvent, Runtime, SliceError, choices, dispatch_failed_id};
+use super::{DisplayEvent, Runtime, SliceError, choices, dispatch_failed_id, schedules};
 use crate::history::wording;
 use crate::message::{
     CallId, ContentPart, DedupId, InputContent, InputMessage, ItemBody, OutputKind, OutputMessage, RawJson,
@@ -85,6 +85,7 @@ async fn send(
             runtime.input.send(&message, &DedupId::new(&entry.id)).await?;
         }
     }
+    schedules::set_timers(runtime, registry, manager, &owed).await?;
     for entry in owed {
         manager.sent(&entry.id);
     }
@@ -154,6 +155,7 @@ fn input(manager: &HistoryManager, promise: &Promise) -> Option<InputMessage> {
         | Promise::OAuth { .. }
         | Promise::Choice { .. }
         | Promise::Answer { .. }
+        | Promise::Schedule { .. }
         | Promise::Closed
         | Promise::Unknown(_) => None,
     }
@@ -213,6 +215,7 @@ async fn output(
         | Promise::Wake { .. }
         | Promise::Report { .. }
         | Promise::Message { .. }
+        | Promise::Schedule { .. }
         | Promise::End { .. }
         | Promise::Closed
         | Promise::Unknown(_) => return Ok(None),

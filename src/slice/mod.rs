@@ -17,6 +17,7 @@ mod poison;
 mod prepare;
 pub mod records;
 pub mod relay;
+mod schedules;
 mod stop;
 mod synchronous;
 

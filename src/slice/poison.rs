@@ -6,7 +6,7 @@ use tokio::time::Instant;
 use super::{DisplayEvent, Input, Runtime, SliceError, execute_action};
 use crate::history::{Arrival, Layer, wording};
 use crate::message::{
-    ContentPart, DedupId, InputContent, InputMessage, Outcome, SettledBy, ThreadId, Undeliverable,
+    ContentPart, DedupId, InputContent, InputMessage, Outcome, SettledBy, Synthetic, ThreadId, Undeliverable,
 };
 use crate::store::{DedupLife, PendingCall, Promise};
 use crate::thread::{HistoryManager, Progress};
@@ -168,6 +168,12 @@ fn take(runtime: &Runtime, manager: &mut HistoryManager, message: &InputMessage,
                 // Parked siblings are not in hand here: a message of the thread's own goes on with them.
                 manager.promise(Promise::Release);
             }
+        }
+        (_, Some(Synthetic::SchedulerFired { .. })) => {
+            // The schedule goes on. Its next timer is set by a slice that has the history in hand.
+            manager.pass_over_firing(message, arrival);
+            manager.mark_redelivered(&arrival.cause);
+            manager.promise(Promise::Release);
         }
         _ => manager.record_processed(arrival, DedupLife::Days),
     }

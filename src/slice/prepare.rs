@@ -168,16 +168,7 @@ async fn conversational(
     let thread = manager.history().thread().clone();
     match &message.synthetic {
         Some(Synthetic::SubscriptionEvent { tool_call_id, associative, r#final }) => {
-            // Of a call that is still pending, the result that subscribes may only be behind its first event.
-            let subscribed = manager.history().opens_subscription(tool_call_id)
-                || is_pending(manager, tool_call_id)
-                || manager.is_subscribed(tool_call_id).await?;
-            if !subscribed {
-                // The look-up is younger than what was loaded: the subscription may have ended with this very
-                // event, in another worker's hands. Without a commit nothing else would tell.
-                if manager.was_overtaken(&arrival.dedup).await? {
-                    return Err(ThreadError::LostRace(thread).into());
-                }
+            if !takes_events(manager, tool_call_id, arrival).await? {
                 return Ok(dropped(&thread, arrival, "event without an active subscription"));
             }
             // An event with a thread of its own does not disturb this one, whatever it is waiting for.
@@ -186,6 +177,16 @@ async fn conversational(
                 if *r#final {
                     manager.remove_subscription(tool_call_id.clone());
                 }
+                return Ok(PrepareResult::Handled);
+            }
+        }
+        Some(Synthetic::SchedulerFired { tool_call_id, .. }) => {
+            if !takes_events(manager, tool_call_id, arrival).await? {
+                return Ok(dropped(&thread, arrival, "firing of a schedule that has ended"));
+            }
+            // One that the thread has had no time for yet says the same.
+            if manager.history().has_waiting_firing(tool_call_id) {
+                manager.pass_over_firing(message, arrival);
                 return Ok(PrepareResult::Handled);
             }
         }
@@ -255,6 +256,24 @@ async fn without_subscription(
     manager.promise(Promise::Cancel { call: pending.call, server: pending.server });
     let content = InputContent::ToolResult(result);
     Ok(Some(InputMessage { content, subscription: false, ..message.clone() }))
+}
+
+/// Whether events of `call` are taken.
+async fn takes_events(
+    manager: &HistoryManager,
+    call: &CallId,
+    arrival: &Arrival,
+) -> Result<bool, SliceError> {
+    // Of a call that is still pending, the result that subscribes may only be behind its first event.
+    let subscribed = manager.history().opens_subscription(call)
+        || is_pending(manager, call)
+        || manager.is_subscribed(call).await?;
+    // The look-up is younger than what was loaded: the subscription may have ended with this very event, in another
+    // worker's hands. Without a commit nothing else would tell.
+    if !subscribed && manager.was_overtaken(&arrival.dedup).await? {
+        return Err(ThreadError::LostRace(manager.history().thread().clone()).into());
+    }
+    Ok(subscribed)
 }
 
 fn show_result(runtime: &Runtime, thread: &ThreadId, message: &InputMessage, manager: &HistoryManager) {

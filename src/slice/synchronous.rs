@@ -7,7 +7,7 @@ use super::{Runtime, Session, SliceError};
 use crate::history::{Layer, wording};
 use crate::message::{CallId, Outcome, SettledBy, ToolCallItem};
 use crate::store::{PendingCall, Promise};
-use crate::thread::{HistoryManager, MAX_SPAWNS, Progress};
+use crate::thread::{HistoryManager, MAX_SPAWNS, MAX_SUBSCRIPTIONS, Progress};
 use crate::tools::{Effect, Execution, Invocation, Rerun, ToolOutput};
 
 /// The arguments that a tool gets: `{}` where the model wrote none (F47).
@@ -55,8 +55,9 @@ pub(super) async fn run_open_synchronous_calls(
     let now_ms = runtime.clock.now_ms();
     for (pending, (mut outcome, mut output)) in open.iter().zip(done) {
         for effect in std::mem::take(&mut output.effects) {
-            if let Err(refused) = apply(session, manager, &pending.call, effect, now_ms) {
+            if let Some(refused) = apply(session, manager, &pending.call, effect, now_ms).await? {
                 (outcome, output) = (Outcome::Error, ToolOutput::text(format!("Error: {refused}")));
+                break;
             }
         }
         let by = if outcome == Outcome::Lost { SettledBy::Runtime } else { SettledBy::Tool };
@@ -94,22 +95,21 @@ async fn run_synchronously(
     }
 }
 
-/// Takes what a call brings about into the commit of its result.
-fn apply(
+/// Takes what a call brings about into the commit of its result, or says why not.
+async fn apply(
     session: &Session,
     manager: &mut HistoryManager,
     call: &CallId,
     effect: Effect,
     now_ms: i64,
-) -> Result<(), String> {
+) -> Result<Option<String>, SliceError> {
     match effect {
         Effect::Spawn(spawn) => {
-            let made = manager.spawn(call, &spawn, now_ms);
-            return made.map(drop).ok_or_else(|| {
-                format!(
+            if manager.spawn(call, &spawn, now_ms).is_none() {
+                return Ok(Some(format!(
                     "at most {MAX_SPAWNS} threads can be spawned at once; spawn the others in the next step"
-                )
-            });
+                )));
+            }
         }
         Effect::Report => {
             if let Some(to) = manager.meta().parent.clone() {
@@ -120,7 +120,15 @@ fn apply(
             manager.promise(Promise::Message { to, origin, call: call.clone() });
         }
         Effect::Close => manager.begin_closing(),
-        Effect::Subscribe => manager.track_subscription(call.clone()),
+        Effect::Subscribe => {
+            if manager.count_subscriptions().await? >= MAX_SUBSCRIPTIONS {
+                return Ok(Some(format!(
+                    "this thread has {MAX_SUBSCRIPTIONS} subscriptions, and that is the most; cancel one first"
+                )));
+            }
+            manager.track_subscription(call.clone());
+        }
+        Effect::Schedule(firing) => manager.promise(Promise::Schedule { call: call.clone(), firing }),
         Effect::Unsubscribe(ended) => {
             let tool = manager.history().call(&ended).and_then(|call| session.tools.registry.get(&call.name));
             let server = tool.and_then(|tool| tool.server()).map(str::to_owned);
@@ -130,7 +138,7 @@ fn apply(
             }
         }
     }
-    Ok(())
+    Ok(None)
 }
 
 /// A call as it leaves the process.

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::Extra;
-use crate::message::{CallId, Epoch, ItemId, MessageId, RawJson, Seq, ThreadId};
+use crate::message::{CallId, Epoch, Firing, ItemId, MessageId, RawJson, Seq, ThreadId};
 use crate::model::Usage;
 
 /// Causes of committed inputs that META remembers.
@@ -324,6 +324,13 @@ pub enum Promise {
         origin: CallId,
         /// `send_message_to_child`.
         call: CallId,
+    },
+    /// Set the timer of the next firing of a schedule; what it tells is among the arguments of `call`.
+    Schedule {
+        /// The call that made it.
+        call: CallId,
+        /// Which firing, and when.
+        firing: Firing,
     },
     /// Tell a child that its part of the conversation is over.
     End {

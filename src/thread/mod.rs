@@ -17,8 +17,8 @@ use uuid::Uuid;
 pub use family::MAX_SPAWNS;
 
 use crate::history::render::{RenderError, RenderOptions, Rendered};
-use crate::history::{Accepted, Arrival, History, SyncPlan};
-use crate::message::{CallId, DedupId, InputMessage, ItemBody, MessageId, RawJson, Seq, ThreadId};
+use crate::history::{Accepted, Arrival, History, SyncPlan, next_firing};
+use crate::message::{CallId, DedupId, InputMessage, ItemBody, MessageId, RawJson, Seq, Synthetic, ThreadId};
 use crate::model::Usage;
 use crate::store::{
     ChoiceRow, Commit, Committed, ConversationStore, DedupLife, Expect, Loaded, Meta, NewThread, OutboxEntry,
@@ -30,6 +30,9 @@ const MAX_COMMITS: usize = 64;
 
 /// Open causes that META keeps: those of one batch, and some whose messages went to the dead-letter queue.
 const MAX_OPEN_CAUSES: usize = 32;
+
+/// Subscriptions of a thread that built-in tools may add to (RAP 42).
+pub const MAX_SUBSCRIPTIONS: usize = 32;
 
 /// Questions that one commit opens and closes: each input of a batch is at most one.
 const MAX_CHOICES: usize = 10;
@@ -408,9 +411,34 @@ impl HistoryManager {
         self.seen_stop.as_deref()
     }
 
+    /// Takes a firing of a schedule that is not shown to the model, with the next commit: the next one is promised, or
+    /// the schedule ends.
+    pub fn pass_over_firing(&mut self, message: &InputMessage, arrival: &Arrival) {
+        self.record_processed(arrival, DedupLife::Days);
+        match (next_firing(message, arrival.now_ms), &message.synthetic) {
+            (Some(promise), _) => self.promise(promise),
+            (None, Some(Synthetic::SchedulerFired { tool_call_id, .. })) => {
+                self.remove_subscription(tool_call_id.clone());
+            }
+            (None, Some(_) | None) => {}
+        }
+    }
+
     /// Subscriptions that still take events, as stored.
     pub async fn get_active_subscriptions(&self) -> Result<Vec<CallId>, StoreError> {
         self.states.get_active_subscriptions(self.history.thread()).await
+    }
+
+    /// How many subscriptions take events once the next commit is made.
+    pub async fn count_subscriptions(&self) -> Result<usize, StoreError> {
+        let mut active: BTreeSet<CallId> = self.get_active_subscriptions().await?.into_iter().collect();
+        for change in &self.subscriptions {
+            match change {
+                SubscriptionChange::Start(call) => active.insert(call.clone()),
+                SubscriptionChange::End(call) => active.remove(call),
+            };
+        }
+        Ok(active.len())
     }
 
     /// Whether events of `call` are taken.
@@ -509,6 +537,8 @@ impl HistoryManager {
         }
         // What died with its message stays behind here; it must not grow for ever.
         meta.open.drain(..meta.open.len().saturating_sub(MAX_OPEN_CAUSES));
+        let promised: Vec<OutboxEntry> = plan.promises.drain(..).map(|promise| self.entry(promise)).collect();
+        meta.outbox.extend(promised);
         if last_chunk {
             meta.outbox.extend(self.promises.iter().cloned());
             meta.closed |= self.closing;

@@ -8,6 +8,12 @@ use crate::store::{OutboxEntry, Promise, sequence_order};
 impl HistoryManager {
     /// Promises to send something after the next commit.
     pub fn promise(&mut self, promise: Promise) {
+        let entry = self.entry(promise);
+        self.promises.push(entry);
+    }
+
+    /// A promise as it is written down.
+    pub(super) fn entry(&self, promise: Promise) -> OutboxEntry {
         let name = serde_json::to_string(&promise).expect("bug: a promise serialises");
         // A notice says nothing of where it belongs; everything else names its item or its call, so that its id
         // does not depend on how a batch was cut.
@@ -24,18 +30,18 @@ impl HistoryManager {
             | Promise::Wake { .. }
             | Promise::Report { .. }
             | Promise::Message { .. }
+            | Promise::Schedule { .. }
             | Promise::End { .. }
             | Promise::Closed => Vec::new(),
         };
         let epoch = self.history.epoch().to_string();
         let id = DedupId::derive("out", &[self.history.thread().as_str(), &epoch, &causes.join(" "), &name]);
-        let entry = OutboxEntry {
+        OutboxEntry {
             id: id.as_str().to_owned(),
             cause: self.working.clone(),
             sequence: self.sequence.clone(),
             promise,
-        };
-        self.promises.push(entry);
+        }
     }
 
     /// Sorts the outbox for a slice of the given messages. What was promised for one of them, or for a message that

@@ -12,7 +12,8 @@ use async_trait::async_trait;
 use serde_json::Value;
 
 pub use crate::history::request::ToolDefinition;
-use crate::message::{CallId, ContentPart, MessageId, ThreadId};
+use crate::message::{CallId, ContentPart, Firing, MessageId, ThreadId};
+use crate::queue::QueueError;
 use crate::store::Hold;
 pub use registry::{ArgumentError, RESERVED_NAMES, Registry};
 pub use servers::{AgentTools, Offer, ToolServers};
@@ -92,6 +93,8 @@ impl ToolOutput {
 pub enum Effect {
     /// The call takes events from here on.
     Subscribe,
+    /// The call has its tool set a timer for this firing, after the commit.
+    Schedule(Firing),
     /// A call of this thread takes no events any more; its tool server is told.
     Unsubscribe(CallId),
     /// The call makes a child of this thread.
@@ -172,6 +175,18 @@ pub trait Tool: Send + Sync {
 
     /// Tells the tool's server that the thread is closed. Best effort.
     async fn close(&self, _thread: &ThreadId) {}
+
+    /// Has a firing of the schedule that `call` made come when it is due. Called only after that is committed, at least
+    /// once, with the arguments of the call.
+    async fn set_timer(
+        &self,
+        _thread: &ThreadId,
+        _call: &CallId,
+        _arguments: &str,
+        _firing: Firing,
+    ) -> Result<(), QueueError> {
+        Err(QueueError::Refused(format!("{} makes no schedules", self.definition().name)))
+    }
 
     /// Tells whoever runs `choice` what the user has chosen. Called only after that is committed, at least once.
     async fn answer_choice(

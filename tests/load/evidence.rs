@@ -155,6 +155,7 @@ pub fn is_kept(entry: &OutboxEntry, evidence: &Evidence) -> bool {
         | Promise::Wake { .. }
         | Promise::Report { .. }
         | Promise::Message { .. }
+        | Promise::Schedule { .. }
         | Promise::End { .. }
         | Promise::Closed
         | Promise::Unknown(_) => false,

@@ -74,7 +74,12 @@ impl Cloud {
         let tokens = CallbackTokens::new(CallbackKeys::from_json(KEYS).unwrap(), &http_url);
         let callback = CallbackDeps { store: front, sender, tokens, config: Arc::new(Config::default()) };
         tokio::spawn(async move {
-            axum::serve(listener, router(HttpDeps { callback, access: Access::Closed })).await.unwrap()
+            axum::serve(
+                listener,
+                router(HttpDeps { callback, access: Access::Closed, webhooks: Default::default() }),
+            )
+            .await
+            .unwrap()
         });
         Self {
             dynamodb: Gate::before(aws.dynamodb_url()).await,

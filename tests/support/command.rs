@@ -76,7 +76,13 @@ impl Home {
 
     /// Starts `serve` and waits until it is ready.
     pub fn serve(&self, args: &[&str]) -> Serving {
+        self.serve_with(args, &[])
+    }
+
+    /// The same with variables in its environment.
+    pub fn serve_with(&self, args: &[&str], env: &[(&str, &str)]) -> Serving {
         let mut command = self.command(&[&["serve"], args].concat());
+        command.envs(env.iter().copied());
         let stderr = self.path("serve.err");
         let log = File::options().create(true).append(true).open(&stderr).unwrap();
         let mut child = command.stdout(Stdio::piped()).stderr(log).spawn().unwrap();

@@ -3,14 +3,18 @@
 //! | file | tools |
 //! |---|---|
 //! | `recall` | `recall` |
+//! | `schedules` | `schedule` |
 //! | `subscriptions` | `cancel_subscription` |
 //! | `threads` | `spawn_thread`, `report_to_parent`, `close_thread`, `send_message_to_child` |
 //! | `timers` | `sleep`, `sleep_until`, `sleep_until_event_or_input` |
+//! | `webhooks` | `receive_webhook` |
 
 mod recall;
+mod schedules;
 mod subscriptions;
 mod threads;
 mod timers;
+mod webhooks;
 
 use std::sync::Arc;
 
@@ -18,6 +22,7 @@ use serde::de::DeserializeOwned;
 
 use super::{Tool, ToolError};
 use crate::queue::TimerSender;
+use crate::rap::token::CallbackTokens;
 use crate::store::Store;
 pub use threads::CLOSE_TOOL;
 
@@ -36,9 +41,15 @@ pub fn waiting(timers: Option<Arc<dyn TimerSender>>) -> Vec<Arc<dyn Tool>> {
     let mut tools: Vec<Arc<dyn Tool>> = vec![Arc::new(timers::SleepUntilEventOrInput::new())];
     if let Some(timers) = timers {
         tools.push(Arc::new(timers::Sleep::seconds(timers.clone())));
-        tools.push(Arc::new(timers::Sleep::until(timers)));
+        tools.push(Arc::new(timers::Sleep::until(timers.clone())));
+        tools.push(Arc::new(schedules::Schedule::new(timers)));
     }
     tools
+}
+
+/// The one that gives out web addresses; `secrets` are the names of what their POSTs may be signed with.
+pub fn webhooks(tokens: CallbackTokens, secrets: Vec<String>) -> Arc<dyn Tool> {
+    Arc::new(webhooks::ReceiveWebhook::new(tokens, secrets))
 }
 
 /// The arguments of a call, after their schema was checked.

@@ -14,7 +14,7 @@ use serde_json::json;
 
 use super::arguments;
 use crate::history::wording::{self, LocalTime};
-use crate::message::{ContentPart, DedupId, InputMessage};
+use crate::message::{ContentPart, DedupId, InputMessage, instant};
 use crate::queue::TimerSender;
 use crate::tools::{Execution, Invocation, Tool, ToolDefinition, ToolError, Waiting, no_arguments};
 
@@ -163,33 +163,21 @@ fn at_local_time(text: &str, now: Timestamp) -> Result<WakeUp, ToolError> {
     let time_zone = TimeZone::get(zone).map_err(|_| {
         ToolError::Failed(format!("there is no time zone {zone:?}; use an IANA name such as Europe/Berlin"))
     })?;
-    let (due, kind) = instant(&time_zone, asked)?;
+    let out_of_range = |_| ToolError::Failed(format!("{asked} is out of range"));
+    let (due, offset) = instant(&time_zone, asked).map_err(out_of_range)?;
     let latest = now.as_second().saturating_add(MAX_SLEEP_SECONDS);
     if due.as_second() > latest {
         return Err(ToolError::Failed(format!("{asked} in {zone} is more than a year ahead")));
     }
-    let kind = if due <= now { LocalTime::Past } else { kind };
+    let kind = match offset {
+        _ if due <= now => LocalTime::Past,
+        AmbiguousOffset::Unambiguous { .. } => LocalTime::Once,
+        AmbiguousOffset::Fold { .. } => LocalTime::Twice,
+        AmbiguousOffset::Gap { .. } => LocalTime::Skipped,
+    };
     let local = |at: DateTime| at.strftime("%Y-%m-%d %H:%M:%S").to_string();
     let text = wording::slept_until(&local(time_zone.to_datetime(due)), &local(asked), zone, kind);
     Ok(WakeUp { due_ms: due.as_millisecond(), text })
-}
-
-/// The instant of a local time: of one that was skipped the first after the gap, of one that comes twice the earlier.
-fn instant(zone: &TimeZone, asked: DateTime) -> Result<(Timestamp, LocalTime), ToolError> {
-    let out_of_range = |_| ToolError::Failed(format!("{asked} is out of range"));
-    let ambiguous = zone.to_ambiguous_timestamp(asked);
-    let kind = match ambiguous.offset() {
-        AmbiguousOffset::Unambiguous { .. } => LocalTime::Once,
-        AmbiguousOffset::Fold { .. } => LocalTime::Twice,
-        AmbiguousOffset::Gap { after, .. } => {
-            // With the offset of after the gap the time lies before it: the next change of the zone is the gap's end.
-            let before = after.to_timestamp(asked).map_err(out_of_range)?;
-            let end = zone.following(before).next().map(|change| change.timestamp());
-            let end = end.map_or_else(|| ambiguous.later().map_err(out_of_range), Ok)?;
-            return Ok((end, LocalTime::Skipped));
-        }
-    };
-    Ok((ambiguous.earlier().map_err(out_of_range)?, kind))
 }
 
 fn parse_date(text: &str) -> Result<Date, ToolError> {
