@@ -10,7 +10,7 @@ mod item;
 pub mod json;
 mod output;
 
-pub use content::{ContentPart, ImageData};
+pub use content::{ContentPart, ImageData, is_blank};
 pub use ids::{CallId, DedupId, Epoch, ItemId, MessageId, Seq, ThreadId};
 pub use input::{
     ClaimCheck, InputContent, InputError, InputMessage, OAuthRequired, Synthetic, ToolResultInput,
