@@ -46,7 +46,8 @@ fn check_id(id: &str) -> Result<(), String> {
 fn check_picture(base64: &str) -> Result<(), String> {
     let alphabet = |c: char| c.is_ascii_alphanumeric() || c == '+' || c == '/';
     let body = base64.trim_end_matches('=');
-    let whole = base64.len() % 4 == 0 && base64.len() - body.len() <= 2 && body.chars().all(alphabet);
+    let whole =
+        base64.len().is_multiple_of(4) && base64.len() - body.len() <= 2 && body.chars().all(alphabet);
     let known =
         ["iVBORw0KGg", "/9j/", "R0lGODdh", "R0lGODlh", "UklGR"].iter().any(|start| base64.starts_with(start));
     if whole && known && base64.len() <= 5 * 1024 * 1024 {
@@ -67,7 +68,7 @@ fn check_parts(parts: &[ContentPart]) -> Result<(), String> {
             ContentPart::Image { data: ImageData::Base64(data), .. } => check_picture(data)?,
             ContentPart::Image { data: ImageData::Url(url), .. } => {
                 // "Only HTTPS URLs are supported."
-                if !url.strip_prefix("https://").is_some_and(|rest| !rest.is_empty()) {
+                if url.strip_prefix("https://").is_none_or(str::is_empty) {
                     return Err(format!("an image at {url:?}"));
                 }
             }

@@ -68,7 +68,7 @@ pub fn base64(text: &str, url_safe: bool, what: &str) -> Verdict {
     let alphabet =
         |c: char| c.is_ascii_alphanumeric() || matches!(c, '+' | '/') || (url_safe && matches!(c, '-' | '_'));
     let body = text.trim_end_matches('=');
-    let fits = text.len() % 4 == 0 && text.len() - body.len() <= 2 && body.chars().all(alphabet);
+    let fits = text.len().is_multiple_of(4) && text.len() - body.len() <= 2 && body.chars().all(alphabet);
     ensure(fits && !body.is_empty(), || format!("{what} is no base64: {text:?}"))
 }
 
