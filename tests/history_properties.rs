@@ -5,15 +5,15 @@
 #[path = "support/history/mod.rs"]
 mod support;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
-use dormouse::history::render::{RenderError, RenderOptions, Rendered, render};
+use dormouse::history::render::{EVENT_TOOL, RenderError, RenderOptions, Rendered, render};
 use dormouse::history::request::{ModelRequest, RequestMessage};
 use dormouse::history::{Accepted, History};
 use dormouse::message::{CallId, ContentPart, Item, ItemBody, ItemFacts, MessageId, Seq};
 use dormouse::store::{Loaded, Meta, ParkedInput, PendingCall};
 use proptest::prelude::*;
-use support::damaged::{MODEL, history, id, text};
+use support::damaged::{MODEL, history, id, is_blank, text};
 use support::provider_rules;
 use support::say::{answer, arrival, calls as calls_tool, event, result, thread, user};
 use support::store::Rows;
@@ -52,12 +52,12 @@ fn reasoning_of(request: &ModelRequest) -> Vec<String> {
 fn expected(items: &[ItemBody]) -> Vec<String> {
     let texts = |parts: &[ContentPart]| -> Vec<String> {
         let text = |part: &ContentPart| match part {
-            ContentPart::Text(text) if !text.trim().is_empty() => Some(text.clone()),
+            ContentPart::Text(text) if !is_blank(text) => Some(text.clone()),
             ContentPart::Text(_) | ContentPart::Image { .. } | ContentPart::Unknown(_) => None,
         };
         parts.iter().filter_map(text).collect()
     };
-    let said = |text: &String| if text.trim().is_empty() { vec![] } else { vec![text.clone()] };
+    let said = |text: &String| if is_blank(text) { vec![] } else { vec![text.clone()] };
     let calls = calls(items);
     let mut settled: BTreeSet<&CallId> = BTreeSet::new();
     let mut unanswered: BTreeSet<&CallId> = BTreeSet::new();
@@ -116,16 +116,39 @@ fn settled(items: &[ItemBody]) -> BTreeSet<CallId> {
 
 /// Whether the history says anything to a model.
 fn says_something(items: &[ItemBody]) -> bool {
+    let says = |part: &ContentPart| !matches!(part, ContentPart::Text(text) if is_blank(text));
     items.iter().any(|item| match item {
-        ItemBody::User(user) => user.parts.iter().any(|part| !part.is_blank()),
-        ItemBody::Assistant(assistant) => !assistant.text.trim().is_empty(),
-        ItemBody::BackendToolCall(call) => !call.summary.trim().is_empty(),
+        ItemBody::User(user) => user.parts.iter().any(says),
+        ItemBody::Assistant(assistant) => !is_blank(&assistant.text),
+        ItemBody::BackendToolCall(call) => !is_blank(&call.summary),
         ItemBody::ToolCall(_) | ItemBody::Event(_) => true,
         ItemBody::System(_)
         | ItemBody::ToolResult(_)
         | ItemBody::Reasoning(_)
         | ItemBody::Interrupt(_)
         | ItemBody::Unknown { .. } => false,
+    })
+}
+
+/// The reasoning of a turn that text or a call follows before its response ends: what ends on reasoning is no response.
+fn followed_reasoning(turn: &[ItemBody]) -> impl Iterator<Item = &String> {
+    let followed = |at: usize| {
+        for item in &turn[at + 1..] {
+            match item {
+                ItemBody::ToolCall(_) => return true,
+                ItemBody::Assistant(said) if !is_blank(&said.text) => return true,
+                ItemBody::BackendToolCall(call) if !is_blank(&call.summary) => return true,
+                ItemBody::User(_) | ItemBody::Event(_) | ItemBody::ToolResult(_) | ItemBody::Interrupt(_) => {
+                    return false;
+                }
+                _ => {}
+            }
+        }
+        false
+    };
+    turn.iter().enumerate().filter_map(move |(at, item)| match item {
+        ItemBody::Reasoning(reasoning) if followed(at) => Some(&reasoning.text),
+        _ => None,
     })
 }
 
@@ -194,18 +217,30 @@ proptest! {
         for text in expected(&items) {
             prop_assert!(shown.contains(&text), "{text:?} is missing in {shown:?}");
         }
-        let mut wire: BTreeMap<&str, usize> = BTreeMap::new();
-        for message in &rendered.request.messages {
-            if let RequestMessage::Assistant(said) = message {
-                for call in &said.calls {
-                    *wire.entry(&call.name).or_default() += 1;
-                }
-            }
-        }
+        let calls = |message: &RequestMessage| match message {
+            RequestMessage::Assistant(said) => said.calls.iter().map(|call| call.name.clone()).collect(),
+            RequestMessage::User(_) | RequestMessage::ToolResults(_) => Vec::new(),
+        };
+        let wire: Vec<String> = rendered.request.messages.iter().flat_map(calls).collect();
+        let name = |item: &ItemBody| match item {
+            ItemBody::ToolCall(call) => Some(call.name.clone()),
+            ItemBody::Event(_) => Some(EVENT_TOOL.to_owned()),
+            _ => None,
+        };
+        prop_assert_eq!(wire, items.iter().filter_map(name).collect::<Vec<_>>(), "every call is shown, in order");
         let count = |kind: &str| items.iter().filter(|item| item.kind() == kind).count();
-        prop_assert_eq!(wire.get("f").copied().unwrap_or(0), count("tool_call"), "every call is shown");
-        prop_assert_eq!(wire.len() - usize::from(wire.contains_key("f")), usize::from(count("event") > 0));
         prop_assert!(rendered.orphan_results <= count("tool_result"));
+    }
+
+    #[test]
+    fn f40_a_turns_reasoning_goes_back_whole_or_not_at_all(items in history()) {
+        let Ok(rendered) = rendered(&items, &[], &options(true, None)) else { return Ok(()) };
+        let sent: BTreeSet<String> = reasoning_of(&rendered.request).into_iter().collect();
+        for turn in items.chunk_by(|_, next| !next.starts_turn()) {
+            let of_turn: Vec<bool> = followed_reasoning(turn).map(|text| sent.contains(text)).collect();
+            let (some, all) = (of_turn.contains(&true), !of_turn.contains(&false));
+            prop_assert!(all || !some, "a part of a turn's reasoning: {turn:#?}");
+        }
     }
 
     #[test]

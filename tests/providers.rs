@@ -806,7 +806,6 @@ async fn f38_f44_an_anthropic_request_alternates_with_results_first_and_reasonin
     said.reasoning = vec![
         RequestReasoning { text: "hm".into(), signature: Some("SIG".into()), provider: None },
         RequestReasoning { text: String::new(), signature: None, provider: RawJson::parse(redacted).ok() },
-        RequestReasoning { text: "unsigned".into(), signature: None, provider: None },
     ];
     let (body, path, key) = sent("anthropic", request, true, anthropic_ok()).await;
     assert_eq!((path.as_str(), key.as_str()), ("/v1/messages", KEY));
@@ -856,6 +855,43 @@ async fn f43_without_tools_the_calls_of_the_history_are_told_in_text() {
         .map(|message| message["role"].as_str().unwrap())
         .collect();
     assert_eq!(roles, ["user", "assistant", "user"]);
+}
+
+#[tokio::test]
+async fn f40_reasoning_that_a_dialect_does_not_know_takes_the_rest_of_its_response_with_it() {
+    let signed = RequestReasoning { text: "hm".into(), signature: Some("SIG".into()), provider: None };
+    // Unsigned; DeepSeek's and OpenAI's, as a thread has them that came here with its model; and broken.
+    for block in [
+        None,
+        Some(r#"{"type":"reasoning_content"}"#),
+        Some(r#"{"n":1.0}"#),
+        Some(r#"{"type":"redacted_thinking"}"#),
+    ] {
+        let foreign = RequestReasoning {
+            text: "foreign".into(),
+            signature: None,
+            provider: block.and_then(|block| RawJson::parse(block).ok()),
+        };
+        let mut request = history();
+        let RequestMessage::Assistant(said) = &mut request.messages[1] else { panic!() };
+        said.reasoning = vec![signed.clone(), foreign];
+        let (body, _, _) = sent("anthropic", request.clone(), false, anthropic_ok()).await;
+        assert_eq!(body["messages"][1]["content"][0]["type"], "tool_use", "{block:?}");
+        let (body, _, _) = sent("openai", request, false, chat_ok()).await;
+        assert!(body["messages"][2].get("reasoning_content").is_none(), "{block:?}: {body}");
+    }
+}
+
+#[tokio::test]
+async fn a_schema_that_a_provider_refuses_goes_out_cut_to_what_it_takes() {
+    let mut request = history();
+    request.tools[0].input_schema =
+        json!({ "type": "object", "properties": { "q": {} }, "anyOf": [{ "properties": { "r": {} } }] });
+    let cut = json!({ "type": "object", "properties": { "q": {}, "r": {} } });
+    let (body, _, _) = sent("openai", request.clone(), false, chat_ok()).await;
+    assert_eq!(body["tools"][0]["function"]["parameters"], cut);
+    let (body, _, _) = sent("anthropic", request, false, anthropic_ok()).await;
+    assert_eq!(body["tools"][0]["input_schema"], cut);
 }
 
 // Gemini.
@@ -910,6 +946,27 @@ async fn f42_a_gemini_request_returns_the_signature_on_the_call() {
     assert_eq!(contents[2]["parts"][0]["functionResponse"]["name"], "f");
     assert_eq!(contents[2]["parts"][1]["functionResponse"]["response"]["content"], "(no output)");
     assert_eq!(contents.last().unwrap()["role"], "user");
+}
+
+#[tokio::test]
+async fn gemini_is_told_of_images_of_types_that_it_takes_none_of() {
+    let ok = Reply::sse(&[data(
+        json!({ "candidates": [{ "content": { "parts": [{ "text": "ok" }] }, "finishReason": "STOP" }] }),
+    )]);
+    let gif = ContentPart::Image { data: ImageData::Base64("R0lGODlhAQABAIAAAAAA".into()), media_type: None };
+    let vector = ContentPart::Image {
+        data: ImageData::Url("https://img.example/a.svg".into()),
+        media_type: Some("svg+xml".into()),
+    };
+    let request = ModelRequest {
+        messages: vec![RequestMessage::User(vec![gif, vector, image()])],
+        ..ModelRequest::default()
+    };
+    let (body, _, _) = sent("gemini", request, true, ok).await;
+    let note = json!({ "text": "[image omitted: this provider takes no images of its type]" });
+    let parts = body["contents"][0]["parts"].as_array().unwrap();
+    assert_eq!(parts[..2], [note.clone(), note]);
+    assert_eq!(parts[2]["inline_data"]["mime_type"], "image/png");
 }
 
 // Bedrock Converse, over its bearer-key adapter: the same framing and translation as with SigV4.

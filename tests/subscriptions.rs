@@ -6,7 +6,7 @@ mod world;
 
 use dormouse::message::{CallId, ContentPart, InputMessage, Synthetic, ThreadId};
 use dormouse::model::scripted::ScriptedModel;
-use dormouse::slice::MAX_SUBSCRIPTIONS;
+use dormouse::thread::MAX_SUBSCRIPTIONS;
 use dormouse::store::StateStore;
 use dormouse::store::memory::CommitFault;
 use world::{THREAD, World};

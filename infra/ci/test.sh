@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Every check of dormouse, on a machine that has a Rust toolchain, a C compiler and Python 3. What else it needs is
-# installed below ${XDG_CACHE_HOME:-~/.cache}/dormouse, once; so is what is built. About an hour the first time on
+# Every check of dormouse, on a machine that has a Rust toolchain, a C compiler, Python 3 and Node 20. What else it
+# needs is installed below ${XDG_CACHE_HOME:-~/.cache}/dormouse, once; so is what is built. About an hour the first time on
 # two cores, about 9 after that.
 #
 #   bash infra/ci/test.sh            everything
@@ -63,6 +63,7 @@ export DORMOUSE_TEST_STEERING="$peers/bin/rap-steering-server"
 export DORMOUSE_TEST_SANDBOX="$peers/bin/sandbox-local"
 export DORMOUSE_TEST_MCP_TIME="$DORMOUSE_MCP/mcp-server-time"
 export DORMOUSE_TEST_MCP_EXCEL="$DORMOUSE_MCP/excel-mcp-server"
+export DORMOUSE_TEST_AIMOCK="$DORMOUSE_AIMOCK/llmock"
 cargo test --no-fail-fast
 
 step "the HTTP API, against its description"

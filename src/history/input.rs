@@ -3,7 +3,7 @@
 use super::{Draft, History, MAX_WAITING, OpenCall, Standing, Waiting, wording};
 use crate::message::{
     CallId, ContentPart, DedupId, EventItem, InputContent, InputMessage, InterruptItem, ItemBody, MessageId,
-    Outcome, SettledBy, Synthetic, SyntheticReason, ToolResultInput, ToolResultItem, UserItem,
+    Outcome, SettledBy, Synthetic, SyntheticReason, ToolResultInput, ToolResultItem, UserItem, is_blank,
 };
 use crate::store::{DedupLife, ParkedInput, PendingCall, Promise, SubscriptionChange};
 
@@ -97,7 +97,7 @@ impl History {
             return Accepted::Duplicate;
         }
         let accepted = match (&message.content, &message.synthetic) {
-            (InputContent::Text(text), None) if text.trim().is_empty() => return Accepted::Blank,
+            (InputContent::Text(text), None) if is_blank(text) => return Accepted::Blank,
             (InputContent::Text(text), None) => {
                 self.user_input(vec![ContentPart::text(text)], message, arrival);
                 Accepted::Ready

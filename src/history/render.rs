@@ -13,7 +13,7 @@ use super::request::{
 use super::wire::{WireIds, check, wire_arguments};
 use super::{History, image, wording};
 use crate::message::{
-    CallId, ContentPart, EventItem, ItemBody, Outcome, ReasoningItem, ToolCallItem, ToolResultItem,
+    CallId, ContentPart, EventItem, ItemBody, Outcome, ReasoningItem, ToolCallItem, ToolResultItem, is_blank,
 };
 
 /// The tool name under which events are shown to a model; it may not call it.
@@ -150,6 +150,12 @@ struct Builder<'a> {
     emitted_results: usize,
     unanswered: Vec<CallId>,
     unknown_rows: usize,
+    /// How many messages there were when each turn began.
+    turn_starts: Vec<usize>,
+    /// The response being gathered has reasoning that cannot be sent.
+    lost_reasoning: bool,
+    /// Turns whose reasoning is not whole.
+    broken_turns: BTreeSet<usize>,
 }
 
 impl<'a> Builder<'a> {
@@ -166,13 +172,20 @@ impl<'a> Builder<'a> {
             emitted_results: 0,
             unanswered: Vec::new(),
             unknown_rows: 0,
+            turn_starts: Vec::new(),
+            lost_reasoning: false,
+            broken_turns: BTreeSet::new(),
         }
     }
 
     fn item(&mut self, item: &'a ItemBody) {
+        if item.starts_turn() {
+            self.flush();
+            self.turn_starts.push(self.messages.len());
+        }
         match item {
             ItemBody::System(system) => {
-                if !system.text.trim().is_empty() {
+                if !is_blank(&system.text) {
                     self.system.push(&system.text);
                 }
             }
@@ -204,7 +217,7 @@ impl<'a> Builder<'a> {
     }
 
     fn say(&mut self, text: &str) {
-        if text.trim().is_empty() {
+        if is_blank(text) {
             return;
         }
         match &mut self.assistant.text {
@@ -217,7 +230,7 @@ impl<'a> Builder<'a> {
     }
 
     fn reasoning(&mut self, item: &ReasoningItem) {
-        let signature = item.signature.as_ref().filter(|signature| !signature.trim().is_empty());
+        let signature = item.signature.as_ref().filter(|signature| !is_blank(signature));
         let proven = signature.is_some() || item.provider.is_some();
         if proven && item.model == self.options.model {
             self.assistant.reasoning.push(RequestReasoning {
@@ -225,6 +238,23 @@ impl<'a> Builder<'a> {
                 signature: signature.cloned(),
                 provider: item.provider.clone(),
             });
+        } else {
+            self.lost_reasoning = true;
+        }
+    }
+
+    /// The turn that the message at `index` belongs to.
+    fn turn_of(&self, index: usize) -> usize {
+        self.turn_starts.partition_point(|start| *start <= index)
+    }
+
+    /// F40: a turn's reasoning goes back whole or not at all.
+    fn drop_broken_reasoning(&mut self) {
+        for index in 0..self.messages.len() {
+            let broken = self.broken_turns.contains(&self.turn_of(index));
+            if let (RequestMessage::Assistant(said), true) = (&mut self.messages[index], broken) {
+                said.reasoning.clear();
+            }
         }
     }
 
@@ -273,12 +303,20 @@ impl<'a> Builder<'a> {
                 id,
                 name: call.name.clone(),
                 arguments,
-                signature: call.signature.clone(),
+                // As reasoning: only the model that signed it takes it back (F39, F42).
+                signature: call
+                    .signature
+                    .clone()
+                    .filter(|signature| call.model == self.options.model && !is_blank(signature)),
             });
         }
+        let lost = std::mem::take(&mut self.lost_reasoning);
         if message.text.is_none() && message.calls.is_empty() {
             // Reasoning alone is never sent.
             return;
+        }
+        if lost {
+            self.broken_turns.insert(self.turn_of(self.messages.len()));
         }
         self.assistant_message(message);
         if !results.is_empty() {
@@ -287,10 +325,15 @@ impl<'a> Builder<'a> {
     }
 
     fn assistant_message(&mut self, mut message: AssistantMessage) {
+        let turn = self.turn_of(self.messages.len());
+        let turn_before = self.turn_of(self.messages.len().saturating_sub(1));
         if let Some(RequestMessage::Assistant(before)) = self.messages.last_mut() {
             // The message before has no calls, or their results would stand between. Reasoning must precede
-            // the text of its own response, so of two merged responses it is left out.
-            before.reasoning.clear();
+            // the text of its own response, so of two merged responses it is left out. An event is no response.
+            let responses = message.text.is_some() || !message.reasoning.is_empty();
+            if responses && !(before.reasoning.is_empty() && message.reasoning.is_empty()) {
+                self.broken_turns.extend([turn_before, turn]);
+            }
             match (&mut before.text, message.text.take()) {
                 (Some(text), Some(more)) => {
                     text.push('\n');
@@ -358,6 +401,7 @@ impl<'a> Builder<'a> {
     }
 
     fn finish(mut self, items: &[&ItemBody]) -> Result<Rendered, RenderError> {
+        self.drop_broken_reasoning();
         let note = |text: &str| RequestMessage::User(vec![ContentPart::text(text)]);
         match self.messages.last() {
             None => return Err(RenderError::Empty),
@@ -367,7 +411,7 @@ impl<'a> Builder<'a> {
         if !matches!(self.messages.first(), Some(RequestMessage::User(_))) {
             self.messages.insert(0, note(wording::START));
         }
-        let prompts = self.options.system.iter().map(String::as_str).filter(|text| !text.trim().is_empty());
+        let prompts = self.options.system.iter().map(String::as_str).filter(|text| !is_blank(text));
         let system: Vec<&str> = prompts.chain(self.system.iter().copied()).collect();
         let request = ModelRequest {
             system: (!system.is_empty()).then(|| system.join("\n\n")),

@@ -3,7 +3,7 @@
 //! Consecutive pieces of text merge, also pieces of reasoning. What follows a call is dropped, other calls
 //! excepted: a response that goes on after its calls answers results it has not seen.
 
-use crate::message::{AssistantItem, ItemBody, RawJson, ReasoningItem};
+use crate::message::{AssistantItem, ItemBody, RawJson, ReasoningItem, is_blank};
 use crate::model::ModelEvent;
 
 /// Parts of one response beside its calls; more merge into the last one. Keeps a step within one commit.
@@ -147,7 +147,7 @@ impl TurnBuffer {
         while let Some(part) = self.parts.last() {
             match part {
                 TurnPart::Reasoning { .. } => {}
-                TurnPart::Text(text) if text.trim().is_empty() => {}
+                TurnPart::Text(text) if is_blank(text) => {}
                 TurnPart::Text(_) | TurnPart::Call { .. } => return,
             }
             self.parts.pop();
@@ -168,7 +168,7 @@ impl TurnBuffer {
 /// A part beside the calls as an item body; blank text is none (F27).
 pub(super) fn part_body(part: &TurnPart, model: &str, stop_reason: Option<&str>) -> Option<ItemBody> {
     match part {
-        TurnPart::Text(text) if text.trim().is_empty() => None,
+        TurnPart::Text(text) if is_blank(text) => None,
         TurnPart::Text(text) => Some(ItemBody::Assistant(AssistantItem {
             text: text.clone(),
             model: model.to_owned(),

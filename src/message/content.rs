@@ -19,6 +19,12 @@ pub enum ContentPart {
     Unknown(Value),
 }
 
+/// Whether a text holds nothing that a provider takes for one. What counts as white space differs with the language it
+/// is written in: Unicode's, Python's (the separators below U+0020) and JavaScript's (the byte order mark) all count.
+pub fn is_blank(text: &str) -> bool {
+    text.chars().all(|c| c.is_whitespace() || matches!(c, '\u{1c}'..='\u{1f}' | '\u{feff}'))
+}
+
 /// The bytes of an image: `{"type":"base64"|"url","value":…}`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", content = "value", rename_all = "lowercase")]
@@ -48,9 +54,9 @@ impl ContentPart {
         Self::Text(text.into())
     }
 
-    /// Whether the part holds nothing but white space; images and unknown kinds are never blank.
+    /// Whether the part holds nothing but white space ([`is_blank`]); images and unknown kinds are never blank.
     pub fn is_blank(&self) -> bool {
-        matches!(self, Self::Text(text) if text.trim().is_empty())
+        matches!(self, Self::Text(text) if is_blank(text))
     }
 
     /// All text of `parts`, joined by line breaks.
@@ -89,5 +95,20 @@ impl<'de> Deserialize<'de> for ContentPart {
             Known::Text { text } => Self::Text(text),
             Known::Image { data, media_type } => Self::Image { data, media_type },
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn f27_white_space_of_any_provider_is_blank_and_nothing_else() {
+        for blank in ["", " \n\t", "\u{2003}\u{85}\u{a0}", "\u{1c}\u{1f}", "\u{feff} "] {
+            assert!(is_blank(blank), "{blank:?}");
+        }
+        for text in ["x", " x ", "\u{0}", "\u{200b}", "\u{1b}", "\u{fffe}"] {
+            assert!(!is_blank(text), "{text:?}");
+        }
     }
 }

@@ -14,7 +14,7 @@ mod output;
 mod recurrence;
 pub mod tokens;
 
-pub use content::{ContentPart, ImageData};
+pub use content::{ContentPart, ImageData, is_blank};
 pub use excerpt::{excerpt, excerpt_of, text_chars};
 pub use ids::{CallId, DedupId, Epoch, ItemId, MessageId, Seq, ThreadId};
 pub use input::{

@@ -10,6 +10,7 @@
 //! | `openai` | messages for OpenAI Chat and Responses, arguments byte for byte |
 //! | `request` | messages for Anthropic, Gemini and Bedrock, and what all dialects share |
 //! | `frames` | reads calls, signatures and the stop reason from the provider's own frames |
+//! | `schema` | schemas of tools as every provider takes them |
 //! | `classify` | errors by status, header and typed code |
 //!
 //! Nothing is retried and nothing is logged here. genai itself logs at `warn` and `error`, in places with the
@@ -24,6 +25,7 @@ pub mod fuzzing;
 mod names;
 mod openai;
 mod request;
+mod schema;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -152,9 +154,10 @@ impl ModelProvider for GenaiModel {
         let images = self.info.image_input;
         let chat = match self.provider.dialect {
             Dialect::Chat => {
-                let messages = openai::chat_messages(&request, &names, images);
+                let echoes = self.provider.echoes_plain_reasoning();
+                let messages = openai::chat_messages(&request, &names, images, echoes);
                 options.extra_body = Some(serde_json::json!({ "messages": messages }));
-                request::tools_only(&request, &names)
+                request::tools_only(Dialect::Chat, &request, &names)
             }
             Dialect::Responses => {
                 let mut body =
@@ -163,7 +166,7 @@ impl ModelProvider for GenaiModel {
                     body["include"] = serde_json::json!(["reasoning.encrypted_content"]);
                 }
                 options.extra_body = Some(body);
-                request::tools_only(&request, &names).with_system_of(&request)
+                request::tools_only(Dialect::Responses, &request, &names).with_system_of(&request)
             }
             Dialect::Anthropic | Dialect::Gemini | Dialect::Bedrock => {
                 request::translate(self.provider.dialect, &request, &names, images)

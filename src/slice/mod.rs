@@ -36,7 +36,7 @@ pub use batch::{Input, Processed, process_batch};
 pub use complete::{CompletionAction, CompletionEvent, run_completion};
 pub use dispatch::execute_action;
 pub use events::{DisplayEvent, NoObserver, Observer};
-pub use prepare::{MAX_SUBSCRIPTIONS, PrepareResult, prepare_input};
+pub use prepare::{PrepareResult, prepare_input};
 
 /// Everything a slice speaks to. Made once per process.
 #[derive(Clone)]

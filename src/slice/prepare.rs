@@ -8,10 +8,8 @@ use crate::message::{
 };
 use crate::slice::DisplayEvent;
 use crate::store::{ChoiceRow, DedupLife, PendingCall, Promise};
-use crate::thread::{Handled, HistoryManager, ThreadError};
+use crate::thread::{Handled, HistoryManager, MAX_SUBSCRIPTIONS, ThreadError};
 
-/// Subscriptions of one thread that take events.
-pub const MAX_SUBSCRIPTIONS: usize = 32;
 
 /// What to do after an input was prepared.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -248,7 +246,7 @@ async fn without_subscription(
     let InputContent::ToolResult(result) = &message.content else { return Ok(None) };
     let waits = |call: &&PendingCall| call.call == result.id && !call.parked;
     let Some(pending) = manager.history().open_calls().find(waits).cloned() else { return Ok(None) };
-    if manager.get_active_subscriptions().await?.len() < MAX_SUBSCRIPTIONS {
+    if manager.count_subscriptions().await? < MAX_SUBSCRIPTIONS {
         return Ok(None);
     }
     let mut result = result.clone();

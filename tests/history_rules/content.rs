@@ -95,6 +95,47 @@ fn f39_reasoning_of_another_model_stays_out() {
 }
 
 #[test]
+fn f40_a_turns_reasoning_goes_back_whole_or_not_at_all() {
+    let turn = |first: ItemBody, second: ItemBody| {
+        vec![
+            stored_user("go"),
+            first,
+            stored_call("a", "{}"),
+            stored_result("a", "1"),
+            second,
+            stored_answer("so"),
+            stored_user("on"),
+            stored_reasoning("m", Some("sig")),
+            stored_answer("well"),
+        ]
+    };
+    let own = || stored_reasoning("m", Some("sig"));
+    let whole = Thread::with_rows(turn(own(), own())).request();
+    assert_eq!(whole[1..5], ["A (thinks) [f]", "R f=1", "A (thinks) so", "U on"]);
+    for lost in [stored_reasoning("other", Some("sig")), stored_reasoning("m", None)] {
+        for rows in [turn(lost.clone(), own()), turn(own(), lost)] {
+            let request = Thread::with_rows(rows).request();
+            assert_eq!(request[1..5], ["A [f]", "R f=1", "A so", "U on"]);
+            assert_eq!(request[5], "A (thinks) well", "another turn's is whole");
+        }
+    }
+}
+
+#[test]
+fn f39_f42_the_signature_of_a_call_goes_back_to_the_model_that_signed_it() {
+    let signature = |model: &str, signature: &str| {
+        let ItemBody::ToolCall(mut call) = stored_call("a", "{}") else { panic!() };
+        (call.model, call.signature) = (model.to_owned(), Some(signature.to_owned()));
+        let thread = Thread::with_rows(vec![stored_user("go"), ItemBody::ToolCall(call)]);
+        let RequestMessage::Assistant(said) = &thread.rendered().request.messages[1] else { panic!() };
+        said.calls[0].signature.clone()
+    };
+    assert_eq!(signature("m", "sig").as_deref(), Some("sig"));
+    assert_eq!(signature("other", "sig"), None);
+    assert_eq!(signature("m", " "), None, "an empty signature is none");
+}
+
+#[test]
 fn reasoning_that_nothing_follows_is_neither_stored_nor_sent() {
     let mut thread = Thread::new();
     thread.arrives(&user("go"));

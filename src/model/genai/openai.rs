@@ -30,7 +30,14 @@ fn plain_reasoning(reasoning: &RequestReasoning) -> Option<&str> {
 }
 
 /// `messages` of a Chat Completions request, the system entry first.
-pub(super) fn chat_messages(request: &ModelRequest, names: &ToolNames, images: bool) -> Vec<Value> {
+///
+/// `echoes`: the provider takes unsigned reasoning back. Others refuse the very member.
+pub(super) fn chat_messages(
+    request: &ModelRequest,
+    names: &ToolNames,
+    images: bool,
+    echoes: bool,
+) -> Vec<Value> {
     let mut out = Vec::new();
     out.extend(visible(request.system.as_deref()).map(|text| json!({ "role": "system", "content": text })));
     for message in &request.messages {
@@ -49,8 +56,8 @@ pub(super) fn chat_messages(request: &ModelRequest, names: &ToolNames, images: b
                 if !calls.is_empty() {
                     message["tool_calls"] = json!(calls);
                 }
-                let reasoning: Vec<&str> = said.reasoning.iter().filter_map(plain_reasoning).collect();
-                if !reasoning.is_empty() {
+                let reasoning: Option<Vec<&str>> = said.reasoning.iter().map(plain_reasoning).collect();
+                if let Some(reasoning) = reasoning.filter(|reasoning| echoes && !reasoning.is_empty()) {
                     message[PLAIN_REASONING] = json!(reasoning.concat());
                 }
                 out.push(message);
@@ -80,7 +87,9 @@ pub(super) fn responses_input(request: &ModelRequest, names: &ToolNames, images:
             }
             RequestMessage::Assistant(said) => {
                 // Without its id: with one, the API looks for the very item that followed it.
-                out.extend(said.reasoning.iter().filter_map(|reasoning| reasoning.signature.as_ref()).map(
+                let encrypted: Option<Vec<&String>> =
+                    said.reasoning.iter().map(|reasoning| reasoning.signature.as_ref()).collect();
+                out.extend(encrypted.into_iter().flatten().map(
                     |encrypted| json!({ "type": "reasoning", "summary": [], "encrypted_content": encrypted }),
                 ));
                 out.extend(

@@ -12,16 +12,21 @@ use serde_json::{Value, json};
 
 use super::dialect::Dialect;
 use super::names::ToolNames;
+use super::schema::parameters;
 use crate::history::image::media_type_of_base64;
 use crate::history::request::{
     AssistantMessage, ModelRequest, RequestCall, RequestMessage, RequestReasoning, RequestResult,
 };
-use crate::message::{ContentPart, ImageData};
+use crate::message::{ContentPart, ImageData, is_blank};
 
 /// Stands for an image where the model takes none.
 pub(super) const IMAGE_OMITTED: &str = "[image omitted: this model takes no images]";
 /// Stands for an image by address where the provider fetches none.
 const IMAGE_URL_OMITTED: &str = "[image omitted: this provider takes no image addresses]";
+/// Stands for an image of a type that Gemini takes none of.
+const IMAGE_TYPE_OMITTED: &str = "[image omitted: this provider takes no images of its type]";
+/// The types that Gemini takes.
+const GEMINI_IMAGES: [&str; 5] = ["image/png", "image/jpeg", "image/webp", "image/heic", "image/heif"];
 /// Stands for an image in a result, where the dialect has room for it only behind the results.
 const IMAGE_BELOW: &str = "[image: see below]";
 /// Stands for a part of an unknown kind.
@@ -32,8 +37,8 @@ pub(super) const NO_OUTPUT: &str = "(no output)";
 /// A request of genai that carries the tools only; the messages travel in the body's own form.
 pub(super) struct ToolsOnly(ChatRequest);
 
-pub(super) fn tools_only(request: &ModelRequest, names: &ToolNames) -> ToolsOnly {
-    ToolsOnly(ChatRequest { tools: tools(request, names), ..ChatRequest::default() })
+pub(super) fn tools_only(dialect: Dialect, request: &ModelRequest, names: &ToolNames) -> ToolsOnly {
+    ToolsOnly(ChatRequest { tools: tools(dialect, request, names), ..ChatRequest::default() })
 }
 
 impl ToolsOnly {
@@ -53,11 +58,11 @@ fn system(request: &ModelRequest) -> Option<String> {
     visible(request.system.as_deref()).map(str::to_owned)
 }
 
-fn tools(request: &ModelRequest, names: &ToolNames) -> Option<Vec<Tool>> {
+fn tools(dialect: Dialect, request: &ModelRequest, names: &ToolNames) -> Option<Vec<Tool>> {
     let tools = request.tools.iter().map(|tool| {
         let mut out = Tool::new(ToolName::Custom(names.encode(&tool.name).into_owned()))
-            .with_schema(tool.input_schema.clone());
-        if !tool.description.trim().is_empty() {
+            .with_schema(parameters(&tool.input_schema, dialect));
+        if !is_blank(&tool.description) {
             out = out.with_description(tool.description.clone());
         }
         out
@@ -106,7 +111,7 @@ pub(super) fn translate(
     ToolsOnly(ChatRequest {
         system: system(request),
         messages: out,
-        tools: tools(request, names),
+        tools: tools(dialect, request, names),
         ..ChatRequest::default()
     })
 }
@@ -130,6 +135,11 @@ impl Builder<'_> {
                 // genai 0.7.2 drops addresses here, with a line in its log.
                 (ImageData::Url(url), Dialect::Anthropic) => custom(anthropic_url_image(url)),
                 (ImageData::Url(_), Dialect::Bedrock) => GenaiPart::Text(IMAGE_URL_OMITTED.to_owned()),
+                (ImageData::Url(text) | ImageData::Base64(text), Dialect::Gemini)
+                    if !GEMINI_IMAGES.contains(&mime(media_type.as_deref(), text).as_str()) =>
+                {
+                    GenaiPart::Text(IMAGE_TYPE_OMITTED.to_owned())
+                }
                 (ImageData::Url(url), Dialect::Gemini | Dialect::Chat | Dialect::Responses) => {
                     GenaiPart::Binary(Binary::from_url(mime(media_type.as_deref(), ""), url.clone(), None))
                 }
@@ -143,8 +153,10 @@ impl Builder<'_> {
     }
 
     fn assistant(&self, said: &AssistantMessage) -> Vec<GenaiPart> {
-        let mut parts: Vec<GenaiPart> =
-            said.reasoning.iter().flat_map(|reasoning| self.reasoning(reasoning)).collect();
+        // F40: whole, or not at all.
+        let reasoning: Option<Vec<Vec<GenaiPart>>> =
+            said.reasoning.iter().map(|reasoning| self.reasoning(reasoning)).collect();
+        let mut parts = reasoning.unwrap_or_default().concat();
         parts.extend(visible(said.text.as_deref()).map(|text| GenaiPart::Text(text.to_owned())));
         parts.extend(said.calls.iter().map(|call| {
             GenaiPart::ToolCall(ToolCall {
@@ -158,27 +170,27 @@ impl Builder<'_> {
         parts
     }
 
-    fn reasoning(&self, reasoning: &RequestReasoning) -> Vec<GenaiPart> {
+    /// None if this dialect does not take it: what is not signed (F38), and blocks of another dialect, which stand in
+    /// the history of a thread that goes on with the same model over another route.
+    fn reasoning(&self, reasoning: &RequestReasoning) -> Option<Vec<GenaiPart>> {
         let block = reasoning.provider.as_ref().and_then(|raw| serde_json::from_str::<Value>(raw.get()).ok());
         match (self.dialect, block, &reasoning.signature) {
-            (Dialect::Anthropic, Some(block), _) => vec![custom(block)],
-            (Dialect::Anthropic, None, Some(signature)) => vec![custom(
+            (Dialect::Anthropic, Some(block), _) => is_redacted_thinking(&block).then(|| vec![custom(block)]),
+            (Dialect::Anthropic, None, Some(signature)) => Some(vec![custom(
                 json!({ "type": "thinking", "thinking": reasoning.text, "signature": signature }),
-            )],
+            )]),
             // genai reads a signature without text behind it as redacted reasoning.
             (Dialect::Bedrock, Some(block), _) => {
-                match block.get("redactedContent").and_then(Value::as_str) {
-                    Some(redacted) => vec![GenaiPart::ThoughtSignature(redacted.to_owned())],
-                    None => Vec::new(),
-                }
+                let redacted = block.get("redactedContent").and_then(Value::as_str)?;
+                Some(vec![GenaiPart::ThoughtSignature(redacted.to_owned())])
             }
-            (Dialect::Bedrock, None, Some(signature)) => vec![
+            (Dialect::Bedrock, None, Some(signature)) => Some(vec![
                 GenaiPart::ThoughtSignature(signature.clone()),
                 GenaiPart::ReasoningContent(reasoning.text.clone()),
-            ],
-            // Gemini's signatures stand on calls. What is not signed is not taken back by anybody (F38).
+            ]),
+            // Gemini's signatures stand on calls.
             (Dialect::Gemini | Dialect::Chat | Dialect::Responses, _, _)
-            | (Dialect::Anthropic | Dialect::Bedrock, None, None) => Vec::new(),
+            | (Dialect::Anthropic | Dialect::Bedrock, None, None) => None,
         }
     }
 
@@ -284,12 +296,16 @@ pub(super) fn result_text(result: &RequestResult, image_note: Option<&str>) -> S
 
 /// Text that is worth a block: nobody accepts a blank one (F27).
 pub(super) fn visible(text: Option<&str>) -> Option<&str> {
-    text.filter(|text| !text.trim().is_empty())
+    text.filter(|text| !is_blank(text))
 }
 
 /// Arguments as a value, always an object (F47): an empty text and what is no object read as `{}`.
 fn arguments_value(arguments: &str) -> Value {
     serde_json::from_str(arguments).ok().filter(Value::is_object).unwrap_or_else(|| json!({}))
+}
+
+fn is_redacted_thinking(block: &Value) -> bool {
+    block["type"] == "redacted_thinking" && visible(block["data"].as_str()).is_some()
 }
 
 fn custom(data: Value) -> GenaiPart {
