@@ -319,7 +319,7 @@ fn asked_and_over(world: &World) -> (usize, usize) {
 const REFUSED: &str = "result: Error: echo was not permitted by the user. It did not run.";
 
 #[tokio::test]
-async fn rap27_a_destructive_call_goes_out_when_the_user_allows_it_and_others_do_not_wait() {
+async fn rap_27_a_destructive_call_goes_out_when_the_user_allows_it_and_others_do_not_wait() {
     let world = asking(vec![calls(&["echo", "nap"]), text("done")]).await;
     world.done(&world.user("go")).await;
     assert_eq!(sent(&world), ["nap"]);
@@ -345,7 +345,7 @@ async fn rap27_a_destructive_call_goes_out_when_the_user_allows_it_and_others_do
 }
 
 #[tokio::test]
-async fn rap27_what_is_refused_dismissed_or_interrupted_did_not_run_and_its_server_hears_nothing() {
+async fn rap_27_what_is_refused_dismissed_or_interrupted_did_not_run_and_its_server_hears_nothing() {
     for selected in [Some(1), None] {
         let world = asking(vec![calls(&["echo"]), text("as you wish")]).await;
         world.done(&world.user("go")).await;
@@ -370,7 +370,7 @@ async fn rap27_what_is_refused_dismissed_or_interrupted_did_not_run_and_its_serv
 }
 
 #[tokio::test]
-async fn rap27_with_siblings_out_a_refusal_waits_for_them_and_many_are_asked_a_few_at_a_time() {
+async fn rap_27_with_siblings_out_a_refusal_waits_for_them_and_many_are_asked_a_few_at_a_time() {
     let names = ["echo", "other", "echo", "other", "echo", "nap"];
     let world = asking(vec![calls(&names), text("done")]).await;
     world.done(&world.user("go")).await;
@@ -394,7 +394,7 @@ async fn rap27_with_siblings_out_a_refusal_waits_for_them_and_many_are_asked_a_f
 }
 
 #[tokio::test]
-async fn rap27_with_serial_a_permitted_call_still_waits_for_its_turn() {
+async fn rap_27_with_serial_a_permitted_call_still_waits_for_its_turn() {
     let mut world = World::new(ScriptedModel::script(vec![calls(&["echo", "other", "echo"]), text("done")]));
     hold(&mut world, &["echo", "other"], Hold::ConsentThenTurn).await;
     world.done(&world.user("go")).await;
@@ -412,7 +412,7 @@ async fn rap27_with_serial_a_permitted_call_still_waits_for_its_turn() {
 }
 
 #[tokio::test]
-async fn rap27_the_tool_s_own_question_is_another_one_than_whether_it_may_run() {
+async fn rap_27_the_tool_s_own_question_is_another_one_than_whether_it_may_run() {
     let world = asking(vec![calls(&["echo"]), text("done")]).await;
     world.done(&world.user("go")).await;
     let permission = questions(&world).await.remove(0).id;
@@ -462,7 +462,7 @@ async fn killed_asking(
 }
 
 #[tokio::test]
-async fn i4_rap27_it_is_asked_once_and_sent_once_wherever_a_slice_dies() {
+async fn i4_rap_27_it_is_asked_once_and_sent_once_wherever_a_slice_dies() {
     let (asked, allowed) = (
         (1, 1),
         [Point::Load, Point::CommitAsked(1), Point::CommitWritten(1), Point::OutputAsked, Point::OutputSent],
@@ -487,7 +487,7 @@ async fn i4_rap27_it_is_asked_once_and_sent_once_wherever_a_slice_dies() {
 }
 
 #[tokio::test]
-async fn rap27_the_policy_of_the_configuration_over_real_http() {
+async fn rap_27_the_policy_of_the_configuration_over_real_http() {
     let server = FakeServer::start(|seen, _| match seen.path.as_str() {
         "/.well-known/rap-toolset" => {
             let endpoint = format!("http://{}/invoke", seen.headers["host"].to_str().unwrap());

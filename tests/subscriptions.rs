@@ -6,9 +6,9 @@ mod world;
 
 use dormouse::message::{CallId, ContentPart, InputMessage, Synthetic, ThreadId};
 use dormouse::model::scripted::ScriptedModel;
-use dormouse::thread::MAX_SUBSCRIPTIONS;
 use dormouse::store::StateStore;
 use dormouse::store::memory::CommitFault;
+use dormouse::thread::MAX_SUBSCRIPTIONS;
 use world::{THREAD, World};
 
 /// Calls `echo`, and the id of that call.

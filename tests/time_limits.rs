@@ -117,7 +117,7 @@ fn calls(names: &[&str]) -> Vec<ScriptedEvent> {
 const TIMED_OUT: &str = "result: Error: watch did not answer in time. It may still finish.";
 
 #[tokio::test]
-async fn rap54_a_call_without_a_result_in_time_is_settled_and_its_server_is_told() {
+async fn rap_54_a_call_without_a_result_in_time_is_settled_and_its_server_is_told() {
     let limited = limited(Some(SECONDS), vec![calls(&["watch"]), text("too late"), text("never")]).await;
     let world = &limited.world;
     let before = jiff::Timestamp::now().as_millisecond();
@@ -144,7 +144,7 @@ async fn rap54_a_call_without_a_result_in_time_is_settled_and_its_server_is_told
 }
 
 #[tokio::test]
-async fn rap54_what_has_its_result_in_time_hears_nothing_of_the_limit() {
+async fn rap_54_what_has_its_result_in_time_hears_nothing_of_the_limit() {
     for settle in ["result", "user"] {
         let limited = limited(Some(SECONDS), vec![calls(&["watch"]), text("fine"), text("never")]).await;
         let world = &limited.world;
@@ -166,7 +166,7 @@ async fn rap54_what_has_its_result_in_time_hears_nothing_of_the_limit() {
 }
 
 #[tokio::test]
-async fn rap54_of_two_calls_the_one_that_is_late_does_not_hold_up_the_other_for_ever() {
+async fn rap_54_of_two_calls_the_one_that_is_late_does_not_hold_up_the_other_for_ever() {
     let limited = limited(Some(SECONDS), vec![calls(&["watch", "look"]), text("half")]).await;
     let world = &limited.world;
     world.done(&world.user("go")).await;
@@ -218,7 +218,7 @@ async fn i4_a_call_that_is_sent_again_has_one_limit_and_one_that_cannot_have_one
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn rap54_the_limit_of_the_configuration_goes_through_the_real_delay_queue() {
+async fn rap_54_the_limit_of_the_configuration_goes_through_the_real_delay_queue() {
     let demo = demo::DemoServer::start(0).await.unwrap();
     let home = Home::new();
     let toml = format!(

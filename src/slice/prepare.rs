@@ -10,7 +10,6 @@ use crate::slice::DisplayEvent;
 use crate::store::{ChoiceRow, DedupLife, PendingCall, Promise};
 use crate::thread::{Handled, HistoryManager, MAX_SUBSCRIPTIONS, ThreadError};
 
-
 /// What to do after an input was prepared.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PrepareResult {
