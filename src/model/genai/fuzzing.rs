@@ -91,5 +91,5 @@ pub fn bodies(request: &ModelRequest, images: bool) -> (Vec<Value>, Vec<Value>) 
     for dialect in [Dialect::Anthropic, Dialect::Gemini, Dialect::Bedrock] {
         drop(request::translate(dialect, request, &names, images));
     }
-    (openai::chat_messages(request, &names, images), openai::responses_input(request, &names, images))
+    (openai::chat_messages(request, &names, images, true), openai::responses_input(request, &names, images))
 }
