@@ -532,7 +532,7 @@ async fn rap_27_the_policy_of_the_configuration_over_real_http() {
         let outbox = Arc::new(Outbox::default());
         let tokens = tokens("http://unused");
         let callback = CallbackDeps { store, sender: outbox.clone(), tokens, config };
-        let app = router(HttpDeps { callback, access: Access::Loopback });
+        let app = router(HttpDeps { callback, access: Access::Loopback, webhooks: Default::default() });
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/threads/{THREAD}/choices", listener.local_addr().unwrap());
         tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
