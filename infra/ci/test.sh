@@ -64,7 +64,22 @@ export DORMOUSE_TEST_SANDBOX="$peers/bin/sandbox-local"
 export DORMOUSE_TEST_MCP_TIME="$DORMOUSE_MCP/mcp-server-time"
 export DORMOUSE_TEST_MCP_EXCEL="$DORMOUSE_MCP/excel-mcp-server"
 export DORMOUSE_TEST_AIMOCK="$DORMOUSE_AIMOCK/llmock"
-cargo test --no-fail-fast
+# What mostly waits runs beside what mostly computes.
+waits=(load mock_llms peer_sandbox peers restart schedules time_limits timers)
+computes=()
+for file in tests/*.rs; do
+  name="$(basename "$file" .rs)"
+  if [[ " ${waits[*]} " != *" $name "* ]]; then computes+=(--test "$name"); fi
+done
+cargo test --no-run --quiet
+cargo test --no-fail-fast "${waits[@]/#/--test=}" >"$work/waits.log" 2>&1 &
+waiting=$!
+status=0
+cargo test --no-fail-fast --lib --bins "${computes[@]}" || status=$?
+cargo test --doc --quiet || status=$?
+wait "$waiting" || status=$?
+cat "$work/waits.log"
+(( status == 0 ))
 
 step "the HTTP API, against its description"
 bash infra/ci/http.sh

@@ -90,8 +90,8 @@ pub(super) async fn bury(
         runtime.store.dead_letter(thread, &dead.message_id),
         runtime.store.failed_input(thread, &dead.message_id),
     )?;
-    // Where nobody could count its attempts, nobody could mark its cause either: what it still owed, a slice between its
-    // death and this word may have taken for sent.
+    // Where nobody could count its attempts, nobody could mark its cause either: what it owed, and is not owed any more, a
+    // slice between its death and this word may have taken for sent.
     let uncounted = dedup.is_none();
     let dedup = dedup.unwrap_or_else(|| DedupId::new(dead.message_id.as_str()));
     let died = Arrival { dedup, cause: dead.message_id.clone(), ..arrival.clone() };
@@ -119,7 +119,7 @@ pub(super) async fn bury(
         // What it was to wake up would stay parked until somebody writes. Days of failures lie between two of these.
         manager.promise(Promise::Release);
     }
-    if !taken || open || settled > 0 || uncounted {
+    if !taken || open || settled > 0 || (uncounted && !owes) {
         tracing::error!(%thread, message_id = %dead.message_id, settled, "a message died in the queue");
         manager.promise(Promise::Notice { text: UNDELIVERABLE_NOTICE.to_owned() });
         runtime.observer.on_event(thread, &DisplayEvent::Notice(UNDELIVERABLE_NOTICE.to_owned()));
