@@ -124,23 +124,14 @@ async fn seed(store: &MemoryStore, thread: &str, closed: bool) {
     meta.closed = closed;
     meta.token = "seed".into();
     let commit = Commit {
-        expect: Expect::Absent,
-        meta,
-        items: vec![],
         dedup: [PARKED, ANSWERED, SUBSCRIBED, ENDED]
             .map(|call| (result_dedup(&thread, &CallId::from(call)), DedupLife::Forever))
             .to_vec(),
-        park: vec![],
-        release: vec![],
         subscriptions: vec![
             SubscriptionChange::Start(CallId::from(SUBSCRIBED)),
             SubscriptionChange::End(CallId::from(ENDED)),
         ],
-        choices: vec![],
-        children: vec![],
-        open_children: 0,
-        closed_choices: vec![],
-        now_ms: 0,
+        ..Commit::new(Expect::Absent, meta, 0)
     };
     assert_eq!(store.commit(commit).await.unwrap(), Committed::Done);
 }

@@ -174,7 +174,7 @@ async fn f09_what_is_interrupted_before_its_turn_did_not_run_and_its_server_hear
     // Every server hears of the one that was out, and nobody of the one that was not.
     let mut cancelled = world.tools.cancelled.lock().unwrap().clone();
     cancelled.dedup();
-    assert_eq!(cancelled, [first.clone()]);
+    assert_eq!(cancelled, std::slice::from_ref(&first));
     let story = world.story().await;
     assert_eq!(
         story[3..],

@@ -287,20 +287,7 @@ async fn a_closed_thread_takes_nothing_and_is_still_shown() {
     let mut meta = front.world.meta().await;
     let expect = Expect::At { epoch: meta.epoch, head: meta.head, token: meta.token.clone() };
     (meta.closed, meta.token) = (true, "close".to_owned());
-    let commit = dormouse::store::Commit {
-        expect,
-        meta,
-        items: vec![],
-        dedup: vec![],
-        park: vec![],
-        release: vec![],
-        subscriptions: vec![],
-        choices: vec![],
-        closed_choices: vec![],
-        children: Vec::new(),
-        open_children: 0,
-        now_ms: 0,
-    };
+    let commit = dormouse::store::Commit::new(expect, meta, 0);
     assert_eq!(front.world.store.commit(commit).await.unwrap(), Committed::Done);
     let path = format!("/threads/{}", ThreadId::from(world::THREAD));
     assert_eq!(front.post(&format!("{path}/messages"), json!({"text": "x"})).await.0, 409);
@@ -611,6 +598,7 @@ async fn a_thread_is_rewound_forked_and_closed_by_its_owner_alone() {
     for (path, body, status) in [
         ("rewind", json!({"target": {"turn": 7}}), 409),
         ("rewind", json!({"target": "yesterday"}), 400),
+        ("rewind", json!({"target": "last_prompt", "then": {"say": [{"type": "text", "text": " "}]}}), 400),
         ("fork", json!({"thread_id": "t-1"}), 409),
         ("fork", json!({"thread_id": "t-2", "through": 7}), 409),
     ] {

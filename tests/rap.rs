@@ -680,20 +680,7 @@ async fn f62_the_demo_servers_results_come_back_as_inputs() {
             extra: serde_json::Map::new(),
         })
         .collect();
-    let commit = Commit {
-        expect: Expect::Absent,
-        meta,
-        items: vec![],
-        dedup: vec![],
-        park: vec![],
-        release: vec![],
-        subscriptions: vec![],
-        choices: vec![],
-        closed_choices: vec![],
-        children: vec![],
-        open_children: 0,
-        now_ms: 0,
-    };
+    let commit = Commit::new(Expect::Absent, meta, 0);
     store.commit(commit).await.unwrap();
 
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -784,20 +784,7 @@ async fn stored(world: &World, rows: &[&str]) {
             Item::stored(dormouse::message::Seq(at as u64 + 1), Arc::<str>::from(*raw), Default::default())
         })
         .collect();
-    let commit = Commit {
-        expect: Expect::Absent,
-        meta,
-        items,
-        dedup: vec![],
-        park: vec![],
-        release: vec![],
-        subscriptions: vec![],
-        choices: vec![],
-        children: vec![],
-        open_children: 0,
-        closed_choices: vec![],
-        now_ms: 0,
-    };
+    let commit = Commit { items, ..Commit::new(Expect::Absent, meta, 0) };
     world.store.commit(commit).await.unwrap();
 }
 

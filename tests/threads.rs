@@ -2,21 +2,21 @@
 //! when slices are killed anywhere (F68, D4, D15).
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "support/kills.rs"]
+mod kills;
 #[path = "support/world.rs"]
 mod world;
 
 use std::collections::BTreeMap;
-use std::future::Future;
-use std::pin::pin;
-use std::task::{Context, Poll};
 
 use dormouse::history::request::{ModelRequest, RequestMessage};
 use dormouse::message::{CallId, ContentPart, InputMessage, ItemBody, Synthetic, ThreadId};
 use dormouse::model::scripted::{ScriptedEvent, ScriptedModel, prompts};
 use dormouse::store::memory::CommitFault;
 use dormouse::store::{ConversationStore, StateStore, ThreadKind};
+use kills::{seeded, work_off};
 use serde_json::{Value, json};
-use world::{Delivery, THREAD, World};
+use world::{THREAD, World};
 
 /// The texts of a request's last message, and of all of them.
 fn texts(message: &RequestMessage) -> String {
@@ -310,38 +310,6 @@ async fn rap_41_a_cancelled_subscription_takes_no_events_and_its_server_is_told(
     assert_eq!(world.store.list_threads(10).await.unwrap().len(), 1);
 }
 
-/// Polls a delivery `polls` times and drops it, as a crash does; what it answered if it was done before.
-fn killed_after(delivery: impl Future<Output = Vec<String>>, polls: usize) -> Option<Vec<String>> {
-    let mut delivery = pin!(delivery);
-    let mut context = Context::from_waker(futures::task::noop_waker_ref());
-    (0..polls).find_map(|_| match delivery.as_mut().poll(&mut context) {
-        Poll::Ready(failed) => Some(failed),
-        Poll::Pending => None,
-    })
-}
-
-/// Works everything off; every slice is killed `kills` times first, each time somewhere else.
-async fn work_off(world: &World, mut queue: Vec<Delivery>, mut kill: impl FnMut() -> Option<usize>) {
-    for _ in 0..2_000 {
-        for (message, dedup) in std::mem::take(&mut *world.input.sent.lock().unwrap()) {
-            let known = queue.iter().any(|waiting| waiting.dedup == dedup.as_str());
-            if !known {
-                queue.push(Delivery { dedup: dedup.as_str().to_owned(), ..world.message(&message) });
-            }
-        }
-        let Some(next) = queue.first().cloned() else { return };
-        let done = match kill() {
-            Some(polls) => killed_after(world.deliver(std::slice::from_ref(&next)), polls),
-            None => Some(world.deliver(std::slice::from_ref(&next)).await),
-        };
-        match done {
-            Some(failed) if failed.is_empty() => drop(queue.remove(0)),
-            Some(_) | None => queue[0] = next.again(),
-        }
-    }
-    panic!("it does not come to rest: {queue:?}");
-}
-
 #[tokio::test(start_paused = true)]
 async fn f68_d15_children_eight_deep_each_reporting_end_the_same_whatever_is_killed() {
     let calm = World::with_builtins(descending());
@@ -352,16 +320,7 @@ async fn f68_d15_children_eight_deep_each_reporting_end_the_same_whatever_is_kil
     assert!(expected.1.values().any(|text| text == told), "{:?}", expected.1);
     for seed in 0..60_u64 {
         let world = World::with_builtins(descending());
-        let (mut state, mut in_a_row) = (seed, 0);
-        let kill = || {
-            // SplitMix64, so that a seed is a run. At most three times in a row: five attempts are a reason to give up.
-            state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-            let mixed = (state ^ (state >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-            let kills = in_a_row < 3 && mixed % 4 != 0;
-            in_a_row = if kills { in_a_row + 1 } else { 0 };
-            kills.then_some((mixed >> 32) as usize % 60)
-        };
-        work_off(&world, vec![world.user("descend 8")], kill).await;
+        work_off(&world, vec![world.user("descend 8")], seeded(seed)).await;
         assert!(
             outcome(&world).await == expected,
             "seed {seed}: {:#?}\n{expected:#?}",

@@ -9,41 +9,25 @@ mod command;
 mod demo;
 #[path = "support/rap.rs"]
 mod peer;
+#[path = "support/timers.rs"]
+mod timers;
 #[path = "support/world.rs"]
 mod world;
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
-use async_trait::async_trait;
 use axum::http::StatusCode;
 use command::Home;
 use dormouse::config::{Config, ToolServerConfig};
-use dormouse::message::{DedupId, InputMessage, ItemBody, Outcome, SettledBy};
+use dormouse::message::{DedupId, ItemBody, Outcome, SettledBy};
 use dormouse::model::scripted::{ScriptedEvent, ScriptedModel};
-use dormouse::queue::{QueueError, TimerSender};
+use dormouse::queue::QueueError;
 use dormouse::rap::{RapTools, http_client};
 use dormouse::tools::AgentTools;
 use peer::{Answer, FakeServer, tokens};
 use serde_json::json;
+use timers::Timers;
 use world::{Delivery, World};
-
-/// Timers that a test reads and delivers by hand.
-#[derive(Default)]
-struct Timers {
-    set: Mutex<Vec<(i64, InputMessage, DedupId)>>,
-    refuse: Mutex<bool>,
-}
-
-#[async_trait]
-impl TimerSender for Timers {
-    async fn schedule(&self, due_ms: i64, message: &InputMessage, dedup: &DedupId) -> Result<(), QueueError> {
-        if *self.refuse.lock().unwrap() {
-            return Err(QueueError::Unavailable("a test says so".to_owned()));
-        }
-        self.set.lock().unwrap().push((due_ms, message.clone(), dedup.clone()));
-        Ok(())
-    }
-}
 
 /// A world whose tools are those of a real HTTP server.
 struct Limited {
@@ -207,7 +191,7 @@ async fn i4_a_call_that_is_sent_again_has_one_limit_and_one_that_cannot_have_one
     assert_eq!(world.story().await[2..], [TIMED_OUT, "assistant: too late"]);
 
     let limited = self::limited(Some(SECONDS), vec![calls(&["watch"]), text("a pity")]).await;
-    *limited.timers.refuse.lock().unwrap() = true;
+    *limited.timers.fails.lock().unwrap() = Some(QueueError::Unavailable);
     limited.world.done(&limited.world.user("go")).await;
     limited.world.settle().await;
     assert_eq!(limited.server.at("/invoke").len(), 0, "no call is out without its limit");

@@ -3,6 +3,8 @@
 
 #[path = "support/rap.rs"]
 mod peer;
+#[path = "support/timers.rs"]
+mod timers;
 #[path = "support/world.rs"]
 mod world;
 
@@ -26,31 +28,8 @@ use dormouse::tools::{Registry, builtin};
 use jiff::Timestamp;
 use peer::{Answer, FakeServer};
 use serde_json::{Value, json};
+use timers::Timers;
 use world::{Delivery, NOW_MS, THREAD, World};
-
-/// Timers that a test reads and delivers by hand.
-#[derive(Default)]
-struct Timers {
-    set: Mutex<Vec<(i64, InputMessage, DedupId)>>,
-    refuse: Mutex<bool>,
-}
-
-#[async_trait]
-impl TimerSender for Timers {
-    async fn schedule(&self, due_ms: i64, message: &InputMessage, dedup: &DedupId) -> Result<(), QueueError> {
-        if *self.refuse.lock().unwrap() {
-            return Err(QueueError::Refused("a test says so".to_owned()));
-        }
-        self.set.lock().unwrap().push((due_ms, message.clone(), dedup.clone()));
-        Ok(())
-    }
-}
-
-impl Timers {
-    fn set(&self) -> Vec<(i64, InputMessage, DedupId)> {
-        self.set.lock().unwrap().clone()
-    }
-}
 
 fn text(text: &str) -> Vec<ScriptedEvent> {
     vec![ScriptedEvent::Text(text.into()), ScriptedEvent::End("end_turn".into())]
@@ -87,7 +66,7 @@ async fn a_sleep_sets_a_timer_after_its_commit_and_the_wake_up_goes_on() {
         world(vec![call("sleep", r#"{"seconds":2.5,"reason":"tea"}"#), text("good morning")]);
     let before = Timestamp::now().as_millisecond();
     world.done(&world.user("hi")).await;
-    let set = timers.set();
+    let set = timers.all();
     assert_eq!(set.len(), 1);
     let slept = set[0].0 - before;
     assert!((3_000..33_000).contains(&slept), "{slept}");
@@ -108,10 +87,10 @@ async fn i2_a_timer_that_is_set_or_fires_twice_wakes_once() {
     *world.output.failures.lock().unwrap() = 1;
     assert_eq!(world.deliver(std::slice::from_ref(&hi)).await.len(), 1);
     world.done(&hi.again()).await;
-    world.done(&fired(&world, &timers.set()[0])).await;
+    world.done(&fired(&world, &timers.all()[0])).await;
     // Later than the queue remembers, under another message id.
-    world.done(&fired(&world, &timers.set()[0])).await;
-    let ids: Vec<_> = timers.set().into_iter().map(|(_, _, dedup)| dedup).collect();
+    world.done(&fired(&world, &timers.all()[0])).await;
+    let ids: Vec<_> = timers.all().into_iter().map(|(_, _, dedup)| dedup).collect();
     assert!(ids.iter().all(|id| *id == ids[0]), "{ids:?}");
     assert_eq!(world.story().await.len(), 4, "{:?}", world.story().await);
     assert_eq!(world.model.calls(), 2);
@@ -123,7 +102,7 @@ async fn f65_user_text_interrupts_a_sleep_and_its_late_wake_up_is_a_note_that_as
     world.done(&world.user("hi")).await;
     world.done(&world.user("wake up")).await;
     assert_eq!(world.story().await[2..], ["interrupt", "user: wake up", "assistant: yes?"]);
-    world.done(&fired(&world, &timers.set()[0])).await;
+    world.done(&fired(&world, &timers.all()[0])).await;
     let story = world.story().await;
     assert!(
         story[5].contains("late result of sleep") && story[5].ends_with("60 seconds have passed."),
@@ -143,7 +122,7 @@ async fn a_sleep_does_not_defer_an_event() {
         let mut result = result_of(&subscribed, "watching");
         result.subscription = true;
         world.done(&world.message(&result)).await;
-        assert_eq!(timers.set().len(), usize::from(wait == "sleep"), "the other sets no timer");
+        assert_eq!(timers.all().len(), usize::from(wait == "sleep"), "the other sets no timer");
         let mut event = result_of(&subscribed, "news");
         event.synthetic = Some(Synthetic::SubscriptionEvent {
             tool_call_id: subscribed.clone(),
@@ -166,7 +145,7 @@ async fn waiting_for_input_sets_no_timer_and_ends_with_the_next_text() {
     world.done(&world.user("hi")).await;
     assert_eq!(world.pending().await.len(), 1);
     world.settle().await;
-    assert!(timers.set().is_empty());
+    assert!(timers.all().is_empty());
     world.done(&world.user("now")).await;
     assert_eq!(world.story().await.last().unwrap(), "assistant: hello again");
 }
@@ -191,10 +170,10 @@ async fn a_sleep_that_cannot_be_is_an_error_that_the_model_reads() {
         let story = world.story().await;
         assert!(story[2].starts_with(&format!("result: {says}")), "{name} {arguments}: {story:?}");
         assert_eq!(story[3], "assistant: I see");
-        assert!(timers.set().is_empty());
+        assert!(timers.all().is_empty());
     }
     let (world, timers) = world(vec![call("sleep", r#"{"seconds":1}"#), text("I see")]);
-    *timers.refuse.lock().unwrap() = true;
+    *timers.fails.lock().unwrap() = Some(QueueError::Refused);
     world.done(&world.user("hi")).await;
     world.settle().await;
     assert_eq!(world.story().await[2..], ["result: Error: the timer could not be set", "assistant: I see"]);
@@ -244,12 +223,12 @@ async fn the_relay_forwards_what_is_due_and_puts_back_what_is_not() {
     assert!(relay.process_records(event).await.batch_item_failures.is_empty());
     let (message, dedup) = world.input.sent.lock().unwrap().remove(0);
     assert_eq!((message, dedup.as_str()), (result_of(&CallId::from("c-1"), "up"), "timer-1"));
-    assert!(timers.set().is_empty());
+    assert!(timers.all().is_empty());
 
     let event = record(&delayed(NOW_MS + 1).to_body().unwrap(), 1);
     assert!(relay.process_records(event).await.batch_item_failures.is_empty());
     assert!(world.input.sent.lock().unwrap().is_empty(), "not before its time");
-    let set = timers.set();
+    let set = timers.all();
     assert_eq!((set[0].0, set[0].2.as_str()), (NOW_MS + 1, "timer-1"));
 
     // As a producer of another runtime writes it: due when it is visible.
@@ -290,7 +269,7 @@ async fn i1_what_is_no_timer_is_put_aside_and_what_may_become_one_is_handed_back
     assert_eq!(world.delays.set.lock().unwrap().len(), 1, "and soon, not when the queue's visibility ends");
     let newer = envelope(r#"{"schema":99,"content":{"type":"dream"},"group_id":"th-1"}"#, THREAD);
     assert_eq!(relay.process_records(record(&newer, 50)).await.batch_item_failures.len(), 1);
-    assert!(world.input.sent.lock().unwrap().is_empty() && timers.set().is_empty());
+    assert!(world.input.sent.lock().unwrap().is_empty() && timers.all().is_empty());
 }
 
 #[tokio::test]

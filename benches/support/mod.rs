@@ -272,18 +272,9 @@ pub async fn fill(store: &dyn Store, items: &[Item]) {
         meta.token = format!("token-{n}");
         let dedup = items.iter().filter_map(|item| item.facts.dedup.clone());
         let commit = Commit {
-            expect,
-            meta: meta.clone(),
             items: items.to_vec(),
             dedup: dedup.map(|id| (id, DedupLife::Forever)).collect(),
-            park: Vec::new(),
-            release: Vec::new(),
-            subscriptions: Vec::new(),
-            choices: Vec::new(),
-            closed_choices: Vec::new(),
-            children: Vec::new(),
-            open_children: 0,
-            now_ms: NOW_MS,
+            ..Commit::new(expect, meta.clone(), NOW_MS)
         };
         assert_eq!(store.commit(commit).await.unwrap(), Committed::Done);
     }

@@ -116,20 +116,7 @@ async fn store() -> MemoryStore {
         user: None,
         extra: Default::default(),
     }];
-    let commit = Commit {
-        expect: Expect::Absent,
-        meta,
-        items: Vec::new(),
-        dedup: Vec::new(),
-        park: Vec::new(),
-        release: Vec::new(),
-        subscriptions: Vec::new(),
-        choices: Vec::new(),
-        closed_choices: Vec::new(),
-        children: Vec::new(),
-        open_children: 0,
-        now_ms: 0,
-    };
+    let commit = Commit::new(Expect::Absent, meta, 0);
     store.commit(commit).await.expect("a store in memory");
     store
 }

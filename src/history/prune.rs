@@ -116,16 +116,8 @@ impl History {
         let drafts: u64 = self.safe.iter().chain(&self.unvalidated).map(draft_tokens).sum();
         let (from, counted) = match usage {
             Some(usage) => {
-                let is_output = |item: &Item| {
-                    matches!(
-                        item.body,
-                        ItemBody::Assistant(_)
-                            | ItemBody::ToolCall(_)
-                            | ItemBody::BackendToolCall(_)
-                            | ItemBody::Reasoning(_)
-                    )
-                };
-                let behind = self.committed.iter().rposition(is_output).map_or(0, |last| last + 1);
+                let behind =
+                    self.committed.iter().rposition(|item| item.body.is_output()).map_or(0, |last| last + 1);
                 (behind, usage.input.saturating_add(usage.output))
             }
             None => (0, fixed),

@@ -198,19 +198,7 @@ impl History {
 
     /// The index of the first model output behind an opener.
     fn first_answer(&self, opener: usize) -> usize {
-        let answers = |item: &Item| match &item.body {
-            ItemBody::Assistant(_)
-            | ItemBody::ToolCall(_)
-            | ItemBody::BackendToolCall(_)
-            | ItemBody::Reasoning(_) => true,
-            ItemBody::System(_)
-            | ItemBody::User(_)
-            | ItemBody::ToolResult(_)
-            | ItemBody::Interrupt(_)
-            | ItemBody::Event(_)
-            | ItemBody::Unknown { .. } => false,
-        };
-        let behind = self.committed.iter().skip(opener).position(answers);
+        let behind = self.committed.iter().skip(opener).position(|item| item.body.is_output());
         behind.map_or(self.committed.len(), |answer| opener + answer)
     }
 
@@ -291,16 +279,7 @@ impl History {
 
     /// The index at which the response that holds the item at `index` begins.
     fn start_of_response(&self, index: usize) -> usize {
-        let said = |item: &Item| {
-            matches!(
-                item.body,
-                ItemBody::Assistant(_)
-                    | ItemBody::ToolCall(_)
-                    | ItemBody::BackendToolCall(_)
-                    | ItemBody::Reasoning(_)
-            )
-        };
-        index - self.committed[..index].iter().rev().take_while(|item| said(item)).count()
+        index - self.committed[..index].iter().rev().take_while(|item| item.body.is_output()).count()
     }
 
     /// Begins with what another thread has; its items are not in hand until it is loaded again.

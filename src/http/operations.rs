@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::auth::Caller;
-use super::threads::{Queued, idempotency_key, path, thread_id};
+use super::threads::{Queued, content, idempotency_key, path, thread_id};
 use super::{ApiError, HttpDeps, body};
 use crate::history::History;
 use crate::history::rewind::{RewindPlan, RewindRefused};
@@ -72,14 +72,16 @@ pub(super) async fn rewind(
     if caller.thread(&*deps.callback.store, &thread).await?.closed {
         return Err(ApiError::new(StatusCode::CONFLICT, "the thread is closed"));
     }
+    if let Some(Then::Say(parts)) = &then {
+        content(None, Some(parts.clone()))?;
+    }
     let rewind = Rewind { target, seen, then };
     let loaded = deps.callback.store.load(&thread, &[]).await?;
     let looked = preview(loaded, &thread, &rewind).map_err(|why| conflict(&why))?;
     if only_look {
         return Ok(Json(shown(&looked)).into_response());
     }
-    let content = InputContent::Rewind(rewind);
-    Ok(queue(&deps, &headers, thread, content, None).await?.into_response())
+    Ok(queue(&deps, &headers, thread, InputContent::Rewind(rewind), None).await?.into_response())
 }
 
 fn conflict(why: &RewindRefused) -> ApiError {

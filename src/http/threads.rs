@@ -123,7 +123,10 @@ pub(super) async fn send(
     Ok((StatusCode::ACCEPTED, Json(Queued { thread_id: thread, dedup_id })))
 }
 
-fn content(text: Option<String>, content: Option<Vec<ContentPart>>) -> Result<InputContent, ApiError> {
+pub(super) fn content(
+    text: Option<String>,
+    content: Option<Vec<ContentPart>>,
+) -> Result<InputContent, ApiError> {
     let mut parts = match (text, content) {
         (Some(text), None) => vec![ContentPart::Text(text)],
         (None, Some(parts)) => parts,

@@ -398,6 +398,19 @@ impl ItemBody {
         }
     }
 
+    /// Whether a model said it.
+    pub fn is_output(&self) -> bool {
+        match self {
+            Self::Assistant(_) | Self::ToolCall(_) | Self::BackendToolCall(_) | Self::Reasoning(_) => true,
+            Self::System(_)
+            | Self::User(_)
+            | Self::ToolResult(_)
+            | Self::Interrupt(_)
+            | Self::Event(_)
+            | Self::Unknown { .. } => false,
+        }
+    }
+
     /// Whether it opens a turn, where the stored fact does not say.
     pub fn starts_turn(&self) -> bool {
         match self {

@@ -440,18 +440,8 @@ mod tests {
         meta.head = Seq(2);
         meta.token = token.to_owned();
         Commit {
-            expect: Expect::Absent,
-            meta,
             items: vec![Item::fresh(Seq(1), body, ItemFacts::default())],
-            dedup: Vec::new(),
-            park: Vec::new(),
-            release: Vec::new(),
-            subscriptions: Vec::new(),
-            choices: Vec::new(),
-            children: Vec::new(),
-            open_children: 0,
-            closed_choices: Vec::new(),
-            now_ms: 0,
+            ..Commit::new(Expect::Absent, meta, 0)
         }
     }
 

@@ -92,18 +92,12 @@ pub fn append(meta: &Meta, texts: &[&str]) -> Commit {
     after.head = meta.head.plus(texts.len());
     after.token = token();
     Commit {
-        expect: Expect::At { epoch: meta.epoch, head: meta.head, token: meta.token.clone() },
         items: texts.iter().enumerate().map(|(n, raw)| item(meta.head.plus(n).0, raw)).collect(),
-        meta: after,
-        dedup: Vec::new(),
-        park: Vec::new(),
-        release: Vec::new(),
-        subscriptions: Vec::new(),
-        choices: Vec::new(),
-        children: Vec::new(),
-        open_children: 0,
-        closed_choices: Vec::new(),
-        now_ms: now_ms(),
+        ..Commit::new(
+            Expect::At { epoch: meta.epoch, head: meta.head, token: meta.token.clone() },
+            after,
+            now_ms(),
+        )
     }
 }
 
