@@ -305,6 +305,7 @@ impl<'a> Loop<'a> {
             sim.rng = rng;
             for message in dead {
                 sim.stats.died += 1;
+                sim.sent.dies(&message.group, &message.dedup);
                 sim.note(|| format!("{} {} has died", message.group, message.id));
                 sim.dead.push(message.clone());
                 sim.dead_letters.bury(message);

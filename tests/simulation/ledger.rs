@@ -182,8 +182,10 @@ impl Thread {
                         if !text.contains(token.as_str()) && !text.contains("was left out") {
                             return Err(format!("I1: the text {token} became {text:?}"));
                         }
-                        // What died in the queue is given up on when the drain says so.
-                        let died = says_that_it_died(commit);
+                        // What died in the queue is given up on when the drain says so, or is in by its next message.
+                        let thread = &commit.meta.thread;
+                        let again = item.facts.dedup.as_ref().is_some_and(|id| sent.has_died(thread, id));
+                        let died = says_that_it_died(commit) || again;
                         if !died && self.last_text.is_some_and(|last| last > *order) {
                             return Err(format!("order: {token} stands behind a text that was sent later"));
                         }

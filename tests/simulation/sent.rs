@@ -1,6 +1,6 @@
 //! What was sent to the input queue, by whom, and what may become of it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use dormouse::message::{CallId, DedupId, InputContent, InputMessage, Synthetic, ThreadId};
 
@@ -52,11 +52,21 @@ impl Kind {
 #[derive(Default)]
 pub struct Sent {
     inputs: BTreeMap<(ThreadId, DedupId), (Kind, String)>,
+    /// Of these a message went to the dead-letter queue; another one may have been sent under the same id.
+    died: BTreeSet<(ThreadId, DedupId)>,
 }
 
 impl Sent {
     pub fn add(&mut self, group: &ThreadId, dedup: &DedupId, kind: Kind, body: String) {
         self.inputs.entry((group.clone(), dedup.clone())).or_insert((kind, body));
+    }
+
+    pub fn dies(&mut self, group: &ThreadId, dedup: &DedupId) {
+        self.died.insert((group.clone(), dedup.clone()));
+    }
+
+    pub fn has_died(&self, group: &ThreadId, dedup: &DedupId) -> bool {
+        self.died.contains(&(group.clone(), dedup.clone()))
     }
 
     pub fn get(&self, group: &ThreadId, dedup: &DedupId) -> Option<&Kind> {
