@@ -13,7 +13,7 @@ use crate::history::Arrival;
 use crate::message::{
     DedupId, InputContent, InputMessage, OutputKind, OutputMessage, RawJson, Synthetic, ThreadId, tokens,
 };
-use crate::store::Promise;
+use crate::store::{DedupLife, Promise};
 use crate::thread::{HistoryManager, Progress};
 use crate::tools::{Registry, ToolSet};
 
@@ -137,8 +137,12 @@ async fn slice(
     // about, its results are for the model now, and what came behind them must not be lost with them.
     if manager.history().has_unvalidated() && manager.history().is_settled() {
         ready = true;
-        if let Some(first) = inputs.first() {
-            manager.work_for(&first.arrival);
+        // Whoever goes on after a crash must be told from a message that has nothing to do.
+        if let Some(first) = inputs.first().filter(|_| manager.causes().is_empty()) {
+            match manager.is_processed(&first.arrival.dedup).await? {
+                true => manager.work_for(&first.arrival),
+                false => manager.record_processed(&first.arrival, DedupLife::Days),
+            }
         }
     }
     held::let_go(&mut manager, inputs.first().map(|input| &input.arrival));
