@@ -158,8 +158,9 @@ pub(super) fn content(
 pub(super) fn idempotency_key(headers: &HeaderMap, dedup_id: Option<String>) -> Result<String, ApiError> {
     let header = match headers.get(IDEMPOTENCY_KEY) {
         Some(value) => {
-            let text = value.to_str().map_err(|_| ApiError::bad("Idempotency-Key is not ASCII"))?;
-            Some(text.to_owned())
+            let text = value.to_str().ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_graphic()));
+            let rule = "Idempotency-Key is of printable ASCII characters without spaces";
+            Some(text.ok_or_else(|| ApiError::bad(rule))?.to_owned())
         }
         None => None,
     };

@@ -293,6 +293,12 @@ impl Thread {
             }
             Kind::Text { refusable, .. } => *refusable,
             Kind::Event { call } => self.subscriptions.get(call).is_none_or(|known| known.ended),
+            // Nobody waits for it: it is the first of a batch that only goes on with what an earlier slice left.
+            Kind::Consent { call } | Kind::Choice { call } | Kind::Result { call }
+                if !self.pending.contains_key(call) =>
+            {
+                true
+            }
             Kind::Consent { call } | Kind::Choice { call } => {
                 commit.meta.outbox.iter().any(|entry| match &entry.promise {
                     Promise::OAuth { call: of, .. } | Promise::Choice { call: of } => of == call,
