@@ -95,8 +95,9 @@ pub(super) async fn bury(
     let uncounted = dedup.is_none();
     let dedup = dedup.unwrap_or_else(|| DedupId::new(dead.message_id.as_str()));
     let died = Arrival { dedup, cause: dead.message_id.clone(), ..arrival.clone() };
-    // A body that nobody can read has nothing to be given up on but itself.
+    // A body that nobody can read, or that is for another thread, has nothing to be given up on but itself.
     let message = letter.and_then(|letter| InputMessage::parse(letter.body.as_bytes()).ok());
+    let message = message.filter(|message| message.group_id == *thread);
     let founds = message.as_ref().is_some_and(is_user_text);
     let releases = message.as_ref().is_some_and(|message| matches!(message.content, InputContent::Release));
     if manager.meta().closed || !(manager.exists() || founds) {
