@@ -162,7 +162,9 @@ fn take(runtime: &Runtime, manager: &mut HistoryManager, message: &InputMessage,
         }
         (InputContent::ToolResult(result), None) => {
             manager.record_processed(arrival, DedupLife::Forever);
-            let pending = manager.history().open_calls().find(|call| call.call == result.id).cloned();
+            // One whose result is parked has it: what died only stood in for it.
+            let waits = |call: &&PendingCall| call.call == result.id && !call.parked;
+            let pending = manager.history().open_calls().find(waits).cloned();
             if let Some(call) = pending {
                 let text = wording::RESULT_GIVEN_UP.to_owned();
                 settle(manager, &call, Outcome::Error, text, arrival.now_ms);
