@@ -243,10 +243,9 @@ impl Part {
     fn get(&self) -> ContentPart {
         match self {
             Self::Text(text) => ContentPart::Text(text.get()),
-            Self::Picture => ContentPart::Image {
-                data: ImageData::Base64("iVBORw0KGgo=".to_owned()),
-                media_type: None,
-            },
+            Self::Picture => {
+                ContentPart::Image { data: ImageData::Base64("iVBORw0KGgo=".to_owned()), media_type: None }
+            }
             Self::Bytes(data, media_type) => ContentPart::Image {
                 data: ImageData::Base64(data.get()),
                 media_type: media_type.as_ref().map(Text::get),
