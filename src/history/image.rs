@@ -17,8 +17,11 @@ const MAX_IMAGE_URL: usize = 8 * 1024;
 pub fn is_acceptable(data: &ImageData) -> bool {
     match data {
         ImageData::Url(url) => {
+            // The parser mends what a provider refuses, such as `https:x/y`: only what needs no mending goes.
             url.len() <= MAX_IMAGE_URL
-                && Url::parse(url).is_ok_and(|url| url.scheme() == "https" && url.has_host())
+                && url.starts_with("https://")
+                && url.bytes().all(|byte| byte.is_ascii_graphic())
+                && Url::parse(url).is_ok_and(|url| url.has_host())
         }
         ImageData::Base64(text) => {
             text.len() <= MAX_IMAGE_BASE64
@@ -84,6 +87,9 @@ mod tests {
             "a.png",
             "http://img.example/a.png",
             "https://",
+            "https:x/y",
+            "HTTPS://x/y",
+            "https://x/a b",
             "data:image/png;base64,AA==",
             "file:///a",
         ] {
