@@ -44,6 +44,9 @@ async fn drain(client: &Client, url: &str) -> Vec<String> {
 /// and for nothing it was told is deleted.
 #[tokio::test]
 async fn what_was_queued_is_there_after_kill_9() {
+    if let Some(dir) = std::env::var_os(KILLED_DIR) {
+        return the_process_that_is_killed(Path::new(&dir)).await;
+    }
     const ACKNOWLEDGED: usize = 40;
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().to_owned();
@@ -70,10 +73,10 @@ async fn what_was_queued_is_there_after_kill_9() {
     aws.stop().await;
 }
 
-/// Runs `the_process_that_is_killed` until it has printed `lines` accepted messages.
+/// Runs this test as [`the_process_that_is_killed`] until it has printed `lines` accepted messages.
 fn kill_while_sending(dir: PathBuf, lines: usize) -> Vec<String> {
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "the_process_that_is_killed", "--nocapture", "--ignored"])
+        .args(["--exact", "what_was_queued_is_there_after_kill_9", "--nocapture"])
         .env(KILLED_DIR, dir)
         .stdout(Stdio::piped())
         .spawn()
@@ -95,11 +98,8 @@ fn kill_while_sending(dir: PathBuf, lines: usize) -> Vec<String> {
     sent
 }
 
-#[tokio::test]
-#[ignore = "not a test: the process another test kills"]
-async fn the_process_that_is_killed() {
-    let Some(dir) = std::env::var_os(KILLED_DIR) else { return };
-    let aws = start(Path::new(&dir)).await;
+async fn the_process_that_is_killed(dir: &Path) {
+    let aws = start(dir).await;
     let (client, url) = (aws.sqs_client(), aws.input_queue_url());
     for number in 0.. {
         let text = format!("message {number}");

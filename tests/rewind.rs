@@ -151,14 +151,20 @@ async fn what_waits_in_the_hidden_part_ends_with_it() {
     assert_eq!(world.model.requests().len(), 2);
 }
 
-#[tokio::test]
-async fn children_of_the_hidden_part_are_told_to_stop() {
+/// A thread that has made a child, and the child.
+async fn with_a_child() -> (World, ThreadId) {
     let world = World::with_builtins(ScriptedModel::prompts());
     let spawn = r#"call spawn_thread {"instructions":"say ready","child_of":["th-1"]}"#;
     world.done(&world.user(spawn)).await;
     world.settle().await;
     let listed = world.store.list_threads(10).await.unwrap();
     let child = listed.into_iter().map(|t| t.thread).find(|id| id.as_str() != THREAD).unwrap();
+    (world, child)
+}
+
+#[tokio::test]
+async fn children_of_the_hidden_part_are_told_to_stop() {
+    let (world, child) = with_a_child().await;
     // Its first turn is its parent's to take back.
     let inside = Rewind { target: RewindTarget::Turn(0), seen: None, then: None };
     world.done(&world.message(&InputMessage::plain(child.clone(), InputContent::Rewind(inside)))).await;
@@ -172,12 +178,7 @@ async fn children_of_the_hidden_part_are_told_to_stop() {
 
 #[tokio::test]
 async fn a_thread_closed_by_hand_takes_nothing_and_tells_its_parent() {
-    let world = World::with_builtins(ScriptedModel::prompts());
-    let spawn = r#"call spawn_thread {"instructions":"say ready","child_of":["th-1"]}"#;
-    world.done(&world.user(spawn)).await;
-    world.settle().await;
-    let listed = world.store.list_threads(10).await.unwrap();
-    let child = listed.into_iter().map(|t| t.thread).find(|id| id.as_str() != THREAD).unwrap();
+    let (world, child) = with_a_child().await;
     let close = |thread: &ThreadId| world.message(&InputMessage::plain(thread.clone(), InputContent::Close));
     world.done(&close(&child)).await;
     world.settle().await;

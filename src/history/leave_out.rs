@@ -30,7 +30,10 @@ impl History {
 
     /// Everything but the turn buffer, in order, as a model is shown it.
     pub(super) fn shown(&self) -> Vec<Cow<'_, ItemBody>> {
-        let names = Names::of_calls(self);
+        let names = match self.prune.hard_before {
+            0 => Names::default(),
+            _ => Names::of_calls(self),
+        };
         let committed = self.committed.iter().filter_map(|item| match item.facts.left_out {
             None => self.pruned(item, &names),
             Some(why) => Some(Cow::Owned(placeholder(&item.body, why))),

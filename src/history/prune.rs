@@ -73,30 +73,31 @@ impl History {
             hard_before: current.saturating_sub(CLEAR_AGE - 1).max(self.prune.hard_before),
             since_turn: current,
         };
-        if self.freed(whole, &names) < MIN_FREED.max(window / 20) {
+        // What each turn gives, once: a long thread is not looked through for each of its turns.
+        let mut by_turn: BTreeMap<u32, u64> = BTreeMap::new();
+        for item in &self.committed {
+            let gain = self.cost(item, self.prune, &names).saturating_sub(self.cost(item, whole, &names));
+            // Reasoning goes with the change itself, however far that reaches.
+            let turn = if matches!(item.body, ItemBody::Reasoning(_)) { 0 } else { item.facts.turn };
+            *by_turn.entry(turn).or_default() += gain;
+        }
+        if by_turn.values().sum::<u64>() < MIN_FREED.max(window / 20) {
             return false;
         }
         // Oldest first, no further than needed.
         let enough = size.saturating_sub(window / 5 * 2);
-        let first = self.prune.soft_before.min(self.prune.hard_before);
-        let step = |before: u32| Prune {
+        let mut freed: u64 = 0;
+        let reached = by_turn.into_iter().find(|(_, gain)| {
+            freed = freed.saturating_add(*gain);
+            freed >= enough
+        });
+        let before = reached.map_or(u32::MAX, |(turn, _)| turn.saturating_add(1));
+        self.prune = Prune {
             soft_before: before.clamp(self.prune.soft_before, whole.soft_before),
             hard_before: before.clamp(self.prune.hard_before, whole.hard_before),
             since_turn: current,
         };
-        let reached = self.turns_between(first, whole.soft_before);
-        let chosen = reached
-            .map(|turn| step(turn.saturating_add(1)))
-            .find(|prune| self.freed(*prune, &names) >= enough);
-        self.prune = chosen.unwrap_or(whole);
         true
-    }
-
-    /// The turns of committed items in `[from, to)`, each once, in order.
-    fn turns_between(&self, from: u32, to: u32) -> impl Iterator<Item = u32> + use<> {
-        let turns = self.committed.iter().map(|item| item.facts.turn);
-        let turns: std::collections::BTreeSet<u32> = turns.filter(|turn| (from..to).contains(turn)).collect();
-        turns.into_iter()
     }
 
     /// After a rewind nothing is pruned that is no longer there.
@@ -150,14 +151,6 @@ impl History {
             _ => whole(),
         }
     }
-
-    fn freed(&self, prune: Prune, names: &Names<'_>) -> u64 {
-        let costs = self
-            .committed
-            .iter()
-            .map(|item| self.cost(item, self.prune, names).saturating_sub(self.cost(item, prune, names)));
-        costs.sum()
-    }
 }
 
 fn draft_tokens(draft: &Draft) -> u64 {
@@ -165,6 +158,7 @@ fn draft_tokens(draft: &Draft) -> u64 {
 }
 
 /// The tools of calls, for placeholders.
+#[derive(Default)]
 pub(super) struct Names<'a>(BTreeMap<&'a CallId, &'a str>);
 
 impl<'a> Names<'a> {
