@@ -8,6 +8,8 @@
 #[path = "support/ddb.rs"]
 mod ddb;
 
+#[path = "store_contract/archive.rs"]
+mod archive;
 #[path = "store_contract/bed.rs"]
 mod bed;
 #[path = "store_contract/commits.rs"]
@@ -19,6 +21,7 @@ mod table;
 
 /// The cases by name, for the macro below.
 mod cases {
+    pub use crate::archive::*;
     pub use crate::commits::*;
     pub use crate::kept::*;
 }
@@ -92,6 +95,11 @@ contract! {
     a_name_is_whose_who_claims_it_first_and_threads_are_listed_by_owner,
     i2_a_choice_is_closed_by_the_commit_that_answers_it,
     the_last_cancel_request_is_loaded_with_its_thread,
+    i8_a_log_that_was_left_is_read_with_what_it_inherits,
+    the_log_of_a_snapshot_is_written_again_without_effect,
+    a_fork_is_noted_with_those_it_inherits_from,
+    redaction_rewrites_every_text_of_a_thread_and_no_other,
+    erasure_leaves_a_closed_name_and_what_others_inherit,
 }
 
 table_contract! {

@@ -19,6 +19,7 @@ mod prune;
 pub mod render;
 pub mod request;
 pub mod rewind;
+pub mod snapshot;
 mod turn;
 mod wire;
 pub mod wording;
@@ -539,5 +540,6 @@ fn facts(draft: &Draft, turn: u32, turn_id: Option<ItemId>) -> ItemFacts {
         est_tokens: 0,
         left_out: draft.left_out,
         excerpt_of: None,
+        extra: Default::default(),
     }
 }

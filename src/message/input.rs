@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::content::{ContentPart, ImageData};
 use super::ids::{CallId, MessageId, ThreadId};
 use super::json::{self, RawJson};
-use super::operation::{Fork, Rewind};
+use super::operation::{Fork, Import, Rewind};
 use super::recurrence::{Firing, Recurrence};
 
 /// The newest queue schema this version reads. A message of a newer one is handed back untouched.
@@ -65,6 +65,8 @@ pub enum InputContent {
     Rewind(Rewind),
     /// Begin as a copy of another thread (dormouse only).
     Fork(Fork),
+    /// Begin as a snapshot says (dormouse only).
+    Import(Import),
     /// End the thread (dormouse only).
     Close,
     /// Dispatch a pending call once more (dormouse only).
@@ -76,7 +78,7 @@ pub enum InputContent {
 impl InputContent {
     /// Whether it is asked of the thread itself: it is a slice of its own.
     pub fn is_operation(&self) -> bool {
-        matches!(self, Self::Rewind(_) | Self::Fork(_) | Self::Close)
+        matches!(self, Self::Rewind(_) | Self::Fork(_) | Self::Import(_) | Self::Close)
     }
 
     /// Whether it is something that a person says.
@@ -271,6 +273,7 @@ enum ContentOut<'a> {
     Release,
     Rewind(&'a Rewind),
     Fork(&'a Fork),
+    Import(&'a Import),
     Close,
     Resend(&'a Resend),
     Undeliverable(&'a Undeliverable),
@@ -348,6 +351,7 @@ impl InputMessage {
             InputContent::Release => ContentOut::Release,
             InputContent::Rewind(rewind) => ContentOut::Rewind(rewind),
             InputContent::Fork(fork) => ContentOut::Fork(fork),
+            InputContent::Import(import) => ContentOut::Import(import),
             InputContent::Close => ContentOut::Close,
             InputContent::Resend(resend) => ContentOut::Resend(resend),
             InputContent::Undeliverable(dead) => ContentOut::Undeliverable(dead),
@@ -410,6 +414,7 @@ fn parse_content(raw: &RawJson) -> Result<InputContent, InputError> {
         "release" => InputContent::Release,
         "rewind" => InputContent::Rewind(read("content", raw)?),
         "fork" => InputContent::Fork(read("content", raw)?),
+        "import" => InputContent::Import(read("content", raw)?),
         "close" => InputContent::Close,
         "resend" => InputContent::Resend(read("content", raw)?),
         "undeliverable" => InputContent::Undeliverable(read("content", raw)?),

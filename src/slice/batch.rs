@@ -97,9 +97,18 @@ async fn slice(
     let load = HistoryManager::load(store.clone(), store, thread.clone(), &dedup);
     let mut manager = load.instrument(tracing::info_span!("load")).await?;
 
+    if manager.meta().needs_newer_version() {
+        return Err(SliceError::NewerVersion);
+    }
     // What an earlier delivery has committed goes out before anything else is looked at (I4).
     manager.resume_outbox(inputs.iter().map(|input| &input.arrival));
     send_outbox(runtime, &mut manager, deadline).await?;
+    if manager.meta().closed {
+        // What is parked there stays there: nothing is committed any more.
+        tracing::info!(%thread, "input for a closed thread dropped");
+        processed.done = inputs.len();
+        return Ok(());
+    }
 
     let mut ready = false;
     let mut outside = false;
@@ -135,7 +144,7 @@ async fn slice(
     }
     // A step that an earlier slice left answered but not closed is closed by loading it: whatever brought this slice
     // about, its results are for the model now, and what came behind them must not be lost with them.
-    if manager.history().has_unvalidated() && manager.history().is_settled() {
+    if manager.history().has_unvalidated() && manager.history().is_settled() && !manager.is_closing() {
         ready = true;
         // Whoever goes on after a crash must be told from a message that has nothing to do.
         if let Some(first) = inputs.first().filter(|_| manager.causes().is_empty()) {

@@ -103,6 +103,7 @@ async fn take(
         }
         InputContent::Rewind(rewind) => operations::rewind(message, arrival, manager, rewind).await,
         InputContent::Fork(fork) => operations::fork(runtime, message, arrival, manager, fork).await,
+        InputContent::Import(import) => operations::import(runtime, message, arrival, manager, import).await,
         InputContent::Close => operations::close(runtime, arrival, manager).await,
         InputContent::Resend(Resend { id: call }) => {
             let out =
@@ -132,14 +133,14 @@ async fn take(
     }
 }
 
-/// Only user text creates a thread (D32), and a fork, which says itself what it is.
+/// Only user text creates a thread (D32), and a fork or an import, which say themselves what it is.
 fn found_thread(
     runtime: &Runtime,
     message: &InputMessage,
     arrival: &Arrival,
     manager: &mut HistoryManager,
 ) -> Option<PrepareResult> {
-    if matches!(message.content, InputContent::Fork(_)) {
+    if matches!(message.content, InputContent::Fork(_) | InputContent::Import(_)) {
         return None;
     }
     let from_user = message.content.is_said() && message.synthetic.is_none();

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use super::{INLINE_BYTES, Meta, ParkedInput, StoreError, claim_expiry_ms};
-use crate::message::{CallId, DedupId, Epoch, Item, Seq};
+use super::{INLINE_BYTES, Meta, ParkedInput, Span, StoreError, claim_expiry_ms};
+use crate::message::{CallId, DedupId, Epoch, Item, Seq, ThreadId};
 
 /// Actions of one DynamoDB transaction; a commit that needs more is refused before it is sent.
 pub const MAX_ACTIONS: usize = 100;
@@ -73,6 +73,9 @@ pub struct Commit {
     pub open_children: i32,
     /// Questions that are over.
     pub closed_choices: Vec<CallId>,
+    /// Of a commit that moves to a new log: what the one it leaves inherits. It is kept beside that log, so that a
+    /// hidden branch can still be read.
+    pub left: Option<Vec<Span>>,
     /// Milliseconds since the epoch, for expiry only.
     pub now_ms: i64,
 }
@@ -102,11 +105,6 @@ impl NewThread {
         2 + self.items.len()
     }
 
-    /// Texts that may be too large for their rows.
-    pub(crate) fn texts(&self) -> impl Iterator<Item = &str> {
-        self.items.iter().map(|item| &*item.raw).chain([self.parked.body.as_str()])
-    }
-
     fn bytes(&self) -> usize {
         let items: usize = self.items.iter().map(|item| item.raw.len().min(INLINE_BYTES)).sum();
         items + self.parked.body.len().min(INLINE_BYTES)
@@ -128,6 +126,7 @@ impl Commit {
             children: Vec::new(),
             open_children: 0,
             closed_choices: Vec::new(),
+            left: None,
             now_ms,
         }
     }
@@ -144,6 +143,15 @@ impl Commit {
             + self.closed_choices.len()
             + self.children.iter().map(NewThread::actions).sum::<usize>()
             + usize::from(self.open_children != 0)
+            + usize::from(self.left.is_some())
+            + self.bequests().len()
+    }
+
+    /// The threads whose logs a thread inherits that this commit makes: each keeps a note of it, so that nobody erases
+    /// rows that somebody reads. Children need none, they go with their parents.
+    pub fn bequests(&self) -> BTreeSet<&ThreadId> {
+        let made = self.expect == Expect::Absent && self.meta.parent.is_none();
+        self.meta.base.iter().filter(|_| made).map(|span| &span.thread).collect()
     }
 
     /// The owner of a thread that this commit makes: it is listed under that name.

@@ -4,15 +4,17 @@
 //! a slice does about a lost race or an answer that never came can only be tested where both can be ordered.
 //! It reads no clock: time stands where the last commit, or [`MemoryStore::advance_to`], put it.
 
-use std::collections::{BTreeMap, VecDeque};
+mod archive;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use async_trait::async_trait;
 
 use super::{
-    ChoiceRow, Commit, Committed, ConversationStore, DeadLetter, Expect, Loaded, Meta, NewThread,
-    ParkedInput, StateStore, Stop, StoreError, Subscription, SubscriptionChange, ThreadSummary, body_digest,
-    claim_expiry_ms,
+    ChoiceRow, Commit, Committed, ConversationStore, DeadLetter, Expect, Loaded, Log, Meta, NewThread,
+    ParkedInput, Span, StateStore, Stop, StoreError, Subscription, SubscriptionChange, ThreadSummary,
+    body_digest, claim_expiry_ms,
 };
 use crate::message::{CallId, DedupId, Epoch, Item, MessageId, RawJson, Seq, ThreadId};
 
@@ -50,6 +52,10 @@ struct State {
 struct Thread {
     meta: Option<Meta>,
     logs: BTreeMap<(Epoch, Seq), Item>,
+    /// What the logs that a rewind has left inherit.
+    bases: BTreeMap<Epoch, Vec<Span>>,
+    /// Who inherits of these logs.
+    heirs: BTreeSet<ThreadId>,
     /// Until when each counts, milliseconds; none: for ever.
     dedup: BTreeMap<DedupId, Option<i64>>,
     parked: BTreeMap<String, ParkedInput>,
@@ -61,6 +67,8 @@ struct Thread {
     subscriptions: BTreeMap<CallId, bool>,
     choices: BTreeMap<CallId, ChoiceRow>,
     views: BTreeMap<String, RawJson>,
+    /// Only its name is left: it is in no list.
+    erased: bool,
 }
 
 impl Thread {
@@ -93,7 +101,8 @@ impl Thread {
         if let Some(owner) = commit.made_for() {
             self.owner.get_or_insert_with(|| owner.to_owned());
         }
-        let Commit { mut meta, items, dedup, park, release, choices, closed_choices, now_ms, .. } = commit;
+        let Commit { mut meta, items, dedup, park, release, choices, closed_choices, left, now_ms, .. } =
+            commit;
         if let Some(born) = &self.meta {
             // What a thread is was fixed when it was made.
             meta.root = born.root.clone();
@@ -104,6 +113,9 @@ impl Thread {
             meta.owner = born.owner.clone();
             meta.agent = born.agent.clone();
             meta.created_at_ms = born.created_at_ms;
+        }
+        if let (Some(base), Some(left)) = (left, &self.meta) {
+            self.bases.insert(left.epoch, base);
         }
         self.logs.extend(items.into_iter().map(|item| ((meta.epoch, item.seq), item)));
         self.meta = Some(meta);
@@ -146,6 +158,10 @@ impl State {
         let (children, more) = (commit.children.clone(), commit.open_children);
         let root = self.threads.entry(commit.meta.root.clone()).or_default();
         root.open_children = root.open_children.saturating_add_signed(more);
+        for ancestor in commit.bequests() {
+            let heirs = &mut self.threads.entry(ancestor.clone()).or_default().heirs;
+            heirs.insert(commit.meta.thread.clone());
+        }
         self.threads.entry(commit.meta.thread.clone()).or_default().apply(commit);
         for NewThread { meta, items, parked } in children {
             let rows = self.threads.entry(meta.thread.clone()).or_default();
@@ -248,6 +264,24 @@ impl ConversationStore for MemoryStore {
         result
     }
 
+    async fn log(&self, thread: &ThreadId, epoch: Epoch) -> Result<Log, StoreError> {
+        Ok(self.of_thread(thread, |rows| Log {
+            base: rows.bases.get(&epoch).cloned().unwrap_or_default(),
+            items: rows
+                .logs
+                .range((epoch, Seq(0))..=(epoch, Seq(u64::MAX)))
+                .map(|(_, item)| item.clone())
+                .collect(),
+        }))
+    }
+
+    async fn put_log(&self, snapshot: &ThreadId, items: &[Item]) -> Result<(), StoreError> {
+        let mut state = self.lock();
+        let rows = state.threads.entry(snapshot.clone()).or_default();
+        rows.logs.extend(items.iter().map(|item| ((Epoch(0), item.seq), item.clone())));
+        Ok(())
+    }
+
     async fn is_message_processed(&self, thread: &ThreadId, dedup: &DedupId) -> Result<bool, StoreError> {
         let state = self.lock();
         Ok(state.threads.get(thread).is_some_and(|rows| rows.is_processed(dedup, state.now_ms)))
@@ -266,7 +300,7 @@ impl ConversationStore for MemoryStore {
     async fn list_threads_of(&self, owner: &str, limit: usize) -> Result<Vec<ThreadSummary>, StoreError> {
         let state = self.lock();
         let theirs = state.threads.values().filter(|rows| rows.owner.as_deref() == Some(owner));
-        let metas = theirs.filter_map(|rows| rows.meta.as_ref());
+        let metas = theirs.filter(|rows| !rows.erased).filter_map(|rows| rows.meta.as_ref());
         let mut threads: Vec<ThreadSummary> =
             metas.filter(|meta| meta.owner.as_deref() == Some(owner)).map(ThreadSummary::from).collect();
         threads.sort_by(ThreadSummary::newest_first);
@@ -276,8 +310,8 @@ impl ConversationStore for MemoryStore {
 
     async fn list_threads(&self, limit: usize) -> Result<Vec<ThreadSummary>, StoreError> {
         let state = self.lock();
-        let mut threads: Vec<ThreadSummary> =
-            state.threads.values().filter_map(|rows| rows.meta.as_ref()).map(ThreadSummary::from).collect();
+        let metas = state.threads.values().filter(|rows| !rows.erased).filter_map(|rows| rows.meta.as_ref());
+        let mut threads: Vec<ThreadSummary> = metas.map(ThreadSummary::from).collect();
         threads.sort_by(ThreadSummary::newest_first);
         threads.truncate(limit);
         Ok(threads)

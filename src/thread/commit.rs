@@ -144,6 +144,7 @@ impl HistoryManager {
             subscriptions: plan.subscriptions.clone(),
             ..Commit::new(expect, meta.clone(), now_ms)
         };
+        commit.left = (self.exists && meta.epoch != self.meta.epoch).then(|| self.meta.base.clone());
         if last_chunk {
             commit.children.clone_from(&self.children);
             commit.open_children = i32::try_from(self.children.len()).unwrap_or(i32::MAX);

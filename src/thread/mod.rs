@@ -4,16 +4,22 @@
 //! manager belongs to one slice. After a failed commit it is dropped and loaded again, so memory never runs
 //! ahead of the store (D16).
 
+mod branches;
 mod commit;
+mod deletion;
 mod family;
 mod outbox;
+mod redaction;
 mod rewind;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+pub use branches::{load_branch, store_snapshot};
 pub use commit::Progress;
+pub use deletion::{DeleteError, delete};
 pub use family::MAX_SPAWNS;
+pub use redaction::{RedactError, Redaction, redact};
 
 use crate::history::render::{RenderError, RenderOptions, Rendered};
 use crate::history::{Accepted, Arrival, History, next_firing};

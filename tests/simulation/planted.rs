@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use dormouse::message::{CallId, DedupId, Item, MessageId, RawJson, ThreadId};
+use dormouse::message::{CallId, DedupId, Epoch, Item, MessageId, RawJson, ThreadId};
 use dormouse::store::{
-    ChoiceRow, Commit, Committed, ConversationStore, DeadLetter, Expect, Loaded, Meta, StateStore, Stop,
+    ChoiceRow, Commit, Committed, ConversationStore, DeadLetter, Expect, Loaded, Log, Meta, StateStore, Stop,
     Store, StoreError, Subscription, ThreadSummary,
 };
 
@@ -73,6 +73,14 @@ impl ConversationStore for Planted {
 
     async fn load(&self, thread: &ThreadId, dedup: &[DedupId]) -> Result<Loaded, StoreError> {
         self.inner.load(thread, dedup).await
+    }
+
+    async fn log(&self, thread: &ThreadId, epoch: Epoch) -> Result<Log, StoreError> {
+        self.inner.log(thread, epoch).await
+    }
+
+    async fn put_log(&self, snapshot: &ThreadId, items: &[Item]) -> Result<(), StoreError> {
+        self.inner.put_log(snapshot, items).await
     }
 
     async fn is_message_processed(&self, thread: &ThreadId, dedup: &DedupId) -> Result<bool, StoreError> {

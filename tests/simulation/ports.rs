@@ -5,12 +5,14 @@ use std::pin::pin;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use dormouse::message::{CallId, DedupId, InputMessage, MessageId, OutputMessage, RawJson, ThreadId};
+use dormouse::message::{
+    CallId, DedupId, Epoch, InputMessage, Item, MessageId, OutputMessage, RawJson, ThreadId,
+};
 use dormouse::queue::{DeadLetters, InputSender, OutputSender, QueueError, Redelivery};
 use dormouse::slice::Clock;
 use dormouse::store::{
-    ChoiceRow, Commit, Committed, ConversationStore, DeadLetter, Loaded, Meta, StateStore, Stop, StoreError,
-    Subscription, ThreadSummary,
+    ChoiceRow, Commit, Committed, ConversationStore, DeadLetter, Loaded, Log, Meta, StateStore, Stop,
+    StoreError, Subscription, ThreadSummary,
 };
 
 use crate::ledger::gives_up;
@@ -108,6 +110,14 @@ impl ConversationStore for Ports {
             self.0.with(|sim| sim.note(|| "  a race is lost".to_owned()));
         }
         Ok(committed)
+    }
+
+    async fn log(&self, thread: &ThreadId, epoch: Epoch) -> Result<Log, StoreError> {
+        self.read("log refused").await?.log(thread, epoch).await
+    }
+
+    async fn put_log(&self, snapshot: &ThreadId, items: &[Item]) -> Result<(), StoreError> {
+        self.read("put refused").await?.put_log(snapshot, items).await
     }
 
     async fn is_message_processed(&self, thread: &ThreadId, dedup: &DedupId) -> Result<bool, StoreError> {

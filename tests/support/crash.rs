@@ -8,15 +8,15 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use dormouse::history::request::ModelRequest;
-use dormouse::message::{CallId, DedupId, MessageId, OutputMessage, RawJson, ThreadId};
+use dormouse::message::{CallId, DedupId, Epoch, Item, MessageId, OutputMessage, RawJson, ThreadId};
 use dormouse::model::scripted::ScriptedModel;
 use dormouse::model::{ModelError, ModelInfo, ModelProvider, ModelStream};
 use dormouse::queue::{OutputSender, QueueError};
 use dormouse::slice::{AgentProfile, Agents};
 use dormouse::store::memory::MemoryStore;
 use dormouse::store::{
-    ChoiceRow, Commit, Committed, ConversationStore, DeadLetter, Hold, Loaded, Meta, StateStore, Stop, Store,
-    StoreError, Subscription, ThreadSummary,
+    ChoiceRow, Commit, Committed, ConversationStore, DeadLetter, Hold, Loaded, Log, Meta, StateStore, Stop,
+    Store, StoreError, Subscription, ThreadSummary,
 };
 use dormouse::tools::{Execution, Invocation, Registry, Tool, ToolDefinition, ToolError, ToolOutput};
 use futures::StreamExt;
@@ -155,6 +155,14 @@ impl ConversationStore for MortalStore {
         let committed = self.store.commit(commit).await;
         self.kill.pass(Point::CommitWritten(number)).await;
         committed
+    }
+
+    async fn log(&self, thread: &ThreadId, epoch: Epoch) -> Result<Log, StoreError> {
+        self.store.log(thread, epoch).await
+    }
+
+    async fn put_log(&self, snapshot: &ThreadId, items: &[Item]) -> Result<(), StoreError> {
+        self.store.put_log(snapshot, items).await
     }
 
     async fn is_message_processed(&self, thread: &ThreadId, dedup: &DedupId) -> Result<bool, StoreError> {

@@ -13,7 +13,7 @@ use aws_sdk_dynamodb::types::AttributeValue;
 use super::codec::{Row, flag, n, number, s, text};
 use super::keys::{self, LPK, LSK, List, META};
 use crate::message::{CallId, Epoch, ItemId, MessageId, RawJson, Seq, ThreadId};
-use crate::store::{Meta, Prune, StoreError, ThreadKind};
+use crate::store::{Extra, Meta, Prune, StoreError, ThreadKind};
 
 /// The current log's epoch.
 pub(super) const LOG: &str = "log";
@@ -46,6 +46,8 @@ const RECENT: &str = "recent";
 pub(super) const REDELIVERED: &str = "redelivered";
 const SELF_CAUSED: &str = "self_caused";
 const USAGE: &str = "usage";
+/// What a newer version's snapshot said.
+const EXTRA: &str = "extra";
 
 /// An attribute and its new value; none: it is to be absent.
 pub(super) type Assignment = (&'static str, Option<AttributeValue>);
@@ -85,6 +87,7 @@ pub(super) fn owned(meta: &Meta) -> Vec<Assignment> {
         (PRUNE, (meta.prune != Prune::default()).then(|| json(&meta.prune))),
         (USAGE, meta.usage.as_ref().map(json)),
         (METADATA, meta.metadata.as_ref().map(|metadata| s(metadata.get()))),
+        (EXTRA, (!meta.extra.is_empty()).then(|| json(&meta.extra))),
         (TOKEN, Some(s(&meta.token))),
     ]
 }
@@ -105,6 +108,14 @@ pub(super) fn identity(meta: &Meta) -> Vec<Assignment> {
         (LPK, Some(s(lpk))),
         (LSK, Some(s(lsk))),
     ]
+}
+
+/// The whole row of a thread that was erased. It is in no list.
+pub(super) fn tombstone(meta: &Meta) -> Row {
+    let listed = |name: &str| name == LPK || name == LSK;
+    let assignments = owned(meta).into_iter().chain(identity(meta)).filter(|(name, _)| !listed(name));
+    let attributes = assignments.filter_map(|(name, value)| Some((name.to_owned(), value?)));
+    keys::meta(&meta.thread).attributes().into_iter().chain(attributes).collect()
 }
 
 fn kind_text(kind: ThreadKind) -> &'static str {
@@ -166,6 +177,10 @@ pub(super) fn read(row: &Row) -> Result<Meta, StoreError> {
         // Neither decides anything: what cannot be read is as good as absent.
         usage: text(row, USAGE).and_then(|usage| serde_json::from_str(usage).ok()),
         metadata: metadata(row),
+        extra: match text(row, EXTRA) {
+            Some(extra) => serde_json::from_str(extra).map_err(|_| corrupt(EXTRA, "does not parse"))?,
+            None => Extra::new(),
+        },
         token: text(row, TOKEN).unwrap_or_default().to_owned(),
         thread,
     })

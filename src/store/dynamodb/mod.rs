@@ -7,6 +7,7 @@
 //! | `reads`, `bodies` | rows by key and by range; large texts in parts |
 //! | `load` | a thread, complete, in as few round trips as there can be |
 //! | `commit` | the one transaction and what its failures mean |
+//! | `archive` | redaction and erasure |
 //! | `state` | what is not history, and the list of threads |
 //! | `calls` | one request, repeated in place: the only retries there are |
 //! | `round_trips` | a count of them |
@@ -14,6 +15,7 @@
 //!
 //! Nothing here logs or reports content; errors name codes, keys' owners and attributes.
 
+mod archive;
 mod attempts;
 mod bodies;
 mod calls;
@@ -39,8 +41,10 @@ use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::config::retry::RetryConfig;
 use aws_sdk_dynamodb::config::timeout::TimeoutConfig;
 
-use super::{Commit, Committed, ConversationStore, Loaded, Meta, StoreError, ThreadSummary, claim_expiry_ms};
-use crate::message::{DedupId, MessageId, ThreadId};
+use super::{
+    Commit, Committed, ConversationStore, Loaded, Log, Meta, StoreError, ThreadSummary, claim_expiry_ms,
+};
+use crate::message::{DedupId, Epoch, Item, MessageId, ThreadId};
 
 pub use round_trips::RoundTrips;
 pub use table::create_table;
@@ -107,6 +111,14 @@ impl ConversationStore for DynamoStore {
 
     async fn commit(&self, commit: Commit) -> Result<Committed, StoreError> {
         self.write_commit(commit).await
+    }
+
+    async fn log(&self, thread: &ThreadId, epoch: Epoch) -> Result<Log, StoreError> {
+        self.read_log(thread, epoch).await
+    }
+
+    async fn put_log(&self, snapshot: &ThreadId, items: &[Item]) -> Result<(), StoreError> {
+        self.write_log(snapshot, items).await
     }
 
     async fn is_message_processed(&self, thread: &ThreadId, dedup: &DedupId) -> Result<bool, StoreError> {
