@@ -6,6 +6,7 @@
 
 mod commit;
 mod family;
+mod known;
 mod outbox;
 mod rewind;
 
@@ -14,6 +15,7 @@ use std::sync::Arc;
 
 pub use commit::Progress;
 pub use family::MAX_SPAWNS;
+pub use known::{Change, Follower, Known};
 
 use crate::history::render::{RenderError, RenderOptions, Rendered};
 use crate::history::{Accepted, Arrival, History, next_firing};
@@ -92,6 +94,8 @@ pub struct HistoryManager {
     struck: bool,
     /// The head as loaded: calls before it were made by an earlier slice.
     loaded_head: Seq,
+    /// Who keeps a copy.
+    follower: Option<Arc<dyn Follower>>,
 }
 
 impl HistoryManager {
@@ -151,6 +155,7 @@ impl HistoryManager {
             children: Vec::new(),
             closing: false,
             promises: Vec::new(),
+            follower: None,
         }
     }
 
