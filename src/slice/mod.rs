@@ -38,7 +38,7 @@ pub use complete::{CompletionAction, CompletionEvent, run_completion};
 pub use dispatch::execute_action;
 pub use events::{DisplayEvent, NoObserver, Observer};
 pub use prepare::{PrepareResult, prepare_input};
-pub use seat::{Cancel, Seat};
+pub use seat::{Cancel, Running, Seat};
 
 /// Everything a slice speaks to. Made once per process.
 #[derive(Clone)]

@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 use tokio::time::Instant;
 
 use super::poison::{GaveUp, bury, give_up};
-use super::{DisplayEvent, Input, Runtime, Seat, SliceError, process_seated};
+use super::{DisplayEvent, Input, Running, Runtime, Seat, SliceError, process_seated};
 use crate::history::Arrival;
 use crate::message::{
     DedupId, InputContent, InputError, InputMessage, MessageId, OutputKind, OutputMessage, RawJson, ThreadId,
@@ -58,8 +58,19 @@ impl Refusal {
 
 /// Processes a batch and says which records are to be delivered again. `deadline` is the invocation's.
 pub async fn process_records(runtime: &Runtime, event: SqsEvent, deadline: Instant) -> SqsBatchResponse {
+    process_records_among(runtime, event, deadline, &Running::default()).await
+}
+
+/// As [`process_records`], for a worker whose slices can be ended while they run.
+pub async fn process_records_among(
+    runtime: &Runtime,
+    event: SqsEvent,
+    deadline: Instant,
+    running: &Running,
+) -> SqsBatchResponse {
     let threads = by_thread(event);
-    let runs = threads.iter().map(|(thread, records)| process_thread(runtime, thread, records, deadline));
+    let runs =
+        threads.iter().map(|(thread, records)| process_thread(runtime, thread, records, deadline, running));
     response(join_all(runs).await)
 }
 
@@ -91,12 +102,15 @@ async fn process_thread(
     thread: &ThreadId,
     records: &[Record],
     deadline: Instant,
+    running: &Running,
 ) -> Vec<String> {
     let mut at = 0;
     let mut after = None;
     while at < records.len() {
-        let (done, failure) =
-            process_next(runtime, thread, &records[at..], deadline, &mut Seat::empty()).await;
+        let rest = &records[at..];
+        let mut seat = running.seat(thread, rest.iter().map(|record| record.dedup.clone()));
+        let (done, failure) = process_next(runtime, thread, rest, deadline, &mut seat).await;
+        running.over(thread);
         at += done;
         if let Some(failure) = failure {
             tracing::warn!(%thread, reason = failure.reason, "records are handed back");

@@ -1,7 +1,8 @@
 //! What a process brings to a slice that serves its thread for longer than this slice: a way to end its response, what
 //! it knows of the thread, and who follows what is committed. A Lambda function brings nothing.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 
@@ -37,12 +38,6 @@ impl Seat {
         Self { cancel, known: None, follower: None }
     }
 
-    /// One of somebody who does not stay.
-    pub(super) fn empty() -> Self {
-        // A dropped sender is nobody who could cancel.
-        Self::new(oneshot::channel().1)
-    }
-
     /// The thread, from what is known of it or from the store.
     pub(super) async fn load(
         &mut self,
@@ -66,5 +61,48 @@ impl Seat {
         }
         manager.follow(self.follower.clone());
         Ok(manager)
+    }
+}
+
+/// The slices of a worker that run now, by thread, so that whoever takes a user's text may end the response that it
+/// interrupts. Cheap to clone; one a process.
+#[derive(Clone, Default)]
+pub struct Running(Arc<Mutex<Slices>>);
+
+/// What each slice works for, and its end.
+type Slices = BTreeMap<ThreadId, (Vec<DedupId>, oneshot::Sender<Cancel>)>;
+
+impl Running {
+    /// Ends the running response of `thread`, if there is one, because the user now says what is sent under `dedup`. One
+    /// that is the answer to that very text, which is then sent once more, goes on.
+    pub fn user_text(&self, thread: &ThreadId, dedup: &DedupId) {
+        let mut running = self.running();
+        if running.get(thread).is_some_and(|(inputs, _)| !inputs.contains(dedup))
+            && let Some((_, cancel)) = running.remove(thread)
+        {
+            // A slice that is over needs no end.
+            let _ = cancel.send(Cancel::UserText);
+        }
+    }
+
+    /// Whether a slice of `thread` runs that can be ended.
+    pub fn has(&self, thread: &ThreadId) -> bool {
+        self.running().contains_key(thread)
+    }
+
+    /// The seat of a slice for these inputs, from here on until [`over`](Self::over).
+    pub(super) fn seat(&self, thread: &ThreadId, inputs: impl Iterator<Item = DedupId>) -> Seat {
+        let (cancel, cancelled) = oneshot::channel();
+        self.running().insert(thread.clone(), (inputs.collect(), cancel));
+        Seat::new(cancelled)
+    }
+
+    pub(super) fn over(&self, thread: &ThreadId) {
+        self.running().remove(thread);
+    }
+
+    /// A slice that panicked while it held the lock has left the map as it was.
+    fn running(&self) -> MutexGuard<'_, Slices> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
