@@ -510,7 +510,7 @@ impl ThreadActor {
             thread: self.thread.clone(),
             message_id: message_id.clone(),
             reason: DIED.to_owned(),
-            body: input.message.to_body().unwrap_or_default(),
+            body: input.body(&self.thread).unwrap_or_default(),
             kept_at_ms: self.runtime.clock.now_ms(),
         };
         self.runtime.store.keep_dead_letter(&letter).await?;

@@ -83,9 +83,13 @@ impl AgentInput {
 
     /// As a slice reads it from a queue.
     pub(super) fn record(&self, thread: &ThreadId, key: &str) -> Result<Record, serde_json::Error> {
-        let message = InputMessage { group_id: thread.clone(), ..self.message.clone() };
-        let body = message.to_body()?;
+        let body = self.body(thread)?;
         Ok(Record::local(thread.clone(), self.id.clone(), key.to_owned(), self.receives, body))
+    }
+
+    /// As it would stand on a queue.
+    pub(super) fn body(&self, thread: &ThreadId) -> Result<String, serde_json::Error> {
+        InputMessage { group_id: thread.clone(), ..self.message.clone() }.to_body()
     }
 
     /// Whether it is something that a person says: it ends a running response.

@@ -10,16 +10,16 @@ use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::types::AttributeValue;
 use dormouse::agent::actor::{ActorOptions, ThreadActor};
 use dormouse::agent::{AgentInput, AgentSystem, ThreadHandle};
-use dormouse::history::request::ModelRequest;
+use dormouse::history::request::{ModelRequest, RequestMessage};
 use dormouse::message::{ContentPart, InputContent, Rewind, RewindTarget, Synthetic, Then, ThreadId};
-use dormouse::model::Usage;
 use dormouse::model::scripted::{ScriptedEvent, ScriptedModel};
+use dormouse::model::{ModelInfo, Usage};
 use dormouse::slice::records::process_records;
 use dormouse::store::dynamodb::{DynamoStore, create_table};
 use tokio::time::Instant;
 
 use crate::ddb;
-use crate::resident::{committed, in_time, piece, text};
+use crate::resident::{calls, committed, in_time, piece, text};
 use crate::world::{NOW_MS, THREAD, World};
 
 /// What the local sequence numbers begin with at the world's hour.
@@ -166,12 +166,56 @@ async fn rows(client: &Client, table: &str) -> Rows {
     rows
 }
 
-async fn run(table: &str, by_actor: bool) -> (Rows, Vec<ModelRequest>, Vec<String>) {
+#[derive(Clone, Copy, Debug)]
+enum Scenario {
+    /// A bit of everything.
+    Everything,
+    /// Turn after turn, until old results are shortened.
+    Long,
+}
+
+impl Scenario {
+    fn model(self) -> ScriptedModel {
+        match self {
+            Self::Everything => ScriptedModel::script(script()),
+            Self::Long => {
+                let info = ModelInfo { context_window: Some(20_000), ..ModelInfo::default() };
+                let model = ScriptedModel::from_fn(|request| match request.messages.last() {
+                    Some(RequestMessage::ToolResults(_)) => text("noted"),
+                    Some(_) | None => calls(&["echo"]),
+                });
+                model.with_info(info)
+            }
+        }
+    }
+
+    async fn play(self, world: &World, taker: &mut Taker) {
+        match self {
+            Self::Everything => {
+                play(world, taker).await;
+                assert_eq!(world.model.calls(), script().len(), "the whole scenario was played");
+            }
+            Self::Long => {
+                for turn in 0..16 {
+                    let said = AgentInput::user(format!("turn {turn}")).with_id(format!("in-{turn}"));
+                    taker.take(world, said).await;
+                    let call = world.tools.calls()[turn].clone();
+                    let parts = vec![ContentPart::text(format!("{turn} {}", "long ".repeat(1_200)))];
+                    taker.take(world, AgentInput::result(call, parts)).await;
+                }
+                let shortened = format!("{:?}", world.model.requests().pop().unwrap().messages);
+                assert!(shortened.len() < 16 * 6_000 / 2, "nothing was shortened: {}", shortened.len());
+            }
+        }
+    }
+}
+
+async fn run(scenario: Scenario, by_actor: bool) -> (Rows, Vec<ModelRequest>, Vec<String>) {
     let client = ddb::client(&ddb::shared_url());
-    let table = format!("{table}-{}", uuid::Uuid::new_v4());
+    let table = format!("sameness-{}", uuid::Uuid::new_v4());
     create_table(&client, &table).await.unwrap();
     let store = DynamoStore::new(client.clone(), table.clone()).with_clock(|| NOW_MS);
-    let world = World::over(Arc::new(store), ScriptedModel::script(script()));
+    let world = World::over(Arc::new(store), scenario.model());
     let mut taker = match by_actor {
         true => {
             let system = AgentSystem::over(world.runtime.clone());
@@ -179,14 +223,12 @@ async fn run(table: &str, by_actor: bool) -> (Rows, Vec<ModelRequest>, Vec<Strin
         }
         false => Taker::Slices { sequence: 0 },
     };
-    play(&world, &mut taker).await;
-    assert_eq!(world.model.calls(), script().len(), "the whole scenario was played");
+    scenario.play(&world, &mut taker).await;
     (rows(&client, &table).await, world.model.requests(), world.output.texts())
 }
 
-#[tokio::test]
-async fn the_same_scenario_through_an_actor_and_through_slices_gives_the_same_rows_and_requests() {
-    let (by_slices, by_actor) = tokio::join!(run("slices", false), run("actor", true));
+async fn assert_same(scenario: Scenario) {
+    let (by_slices, by_actor) = tokio::join!(run(scenario, false), run(scenario, true));
     let (rows, requests, replies) = by_slices;
     assert!(rows.len() > 50, "there is something to compare: {}", rows.len());
     assert_eq!(requests.len(), by_actor.1.len());
@@ -198,4 +240,14 @@ async fn the_same_scenario_through_an_actor_and_through_slices_gives_the_same_ro
     for (key, row) in &rows {
         assert_eq!(row, &by_actor.0[key], "row {key:?}");
     }
+}
+
+#[tokio::test]
+async fn the_same_scenario_through_an_actor_and_through_slices_gives_the_same_rows_and_requests() {
+    assert_same(Scenario::Everything).await;
+}
+
+#[tokio::test]
+async fn a_long_thread_is_pruned_alike_whether_it_is_known_or_read_again() {
+    assert_same(Scenario::Long).await;
 }

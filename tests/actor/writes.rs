@@ -3,13 +3,15 @@
 use std::time::Duration;
 
 use dormouse::agent::actor::ActorOptions;
-use dormouse::agent::{AgentInput, NotPushed, WriteOutcome};
+use dormouse::agent::{AgentInput, NotPushed, ResidentOptions, WriteOutcome};
 use dormouse::message::{ContentPart, DedupId, ThreadId};
 use dormouse::model::scripted::{ScriptedErrorClass, ScriptedEvent, ScriptedModel};
-use dormouse::store::ConversationStore;
 use dormouse::store::memory::CommitFault;
+use dormouse::store::{ConversationStore, StateStore};
 
-use crate::resident::{actor, actor_with, calls, committed, flushed, hanging, in_time, piece, text, until};
+use crate::resident::{
+    actor, actor_with, calls, committed, flushed, hanging, in_time, piece, system, text, until,
+};
 use crate::world::{Delivery, THREAD, World};
 
 fn world(responses: Vec<Vec<ScriptedEvent>>) -> World {
@@ -281,4 +283,94 @@ async fn i4_an_actor_goes_on_with_what_a_process_before_it_has_left() {
     committed(&handle, AgentInput::result(world.tools.calls()[0].clone(), vec![ContentPart::text("ok")]))
         .await;
     assert_eq!(world.output.texts().last().unwrap(), "done");
+}
+
+#[tokio::test]
+async fn i4_an_actor_finishes_a_slice_that_a_process_before_it_had_begun() {
+    let world = world(vec![calls(&["add"]), hanging(vec![]), text("done")]);
+    let options = ResidentOptions::default();
+    let resident = system(&world).start(options.clone()).await.unwrap();
+    let handle = resident.thread(THREAD).await.unwrap();
+    handle.push_user("hi").unwrap();
+    until("the tool has run, and the model is asked about it", || world.model.calls() == 2).await;
+    in_time(resident.stop(Duration::ZERO)).await;
+    assert!(!world.meta().await.open.is_empty(), "its slice has committed something and is not finished");
+    // Another process, and nobody says anything: looking is enough.
+    let resident = system(&world).start(options).await.unwrap();
+    let handle = resident.thread(THREAD).await.unwrap();
+    flushed(&handle).await;
+    let story = world.story().await;
+    assert_eq!(story.last().unwrap(), "assistant: done", "{story:?}");
+    assert_eq!(world.output.texts().last().unwrap(), "done");
+    assert!(world.meta().await.open.is_empty());
+    in_time(resident.stop(Duration::from_secs(5))).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn i7_an_input_that_is_handed_back_for_ever_is_put_aside_and_its_user_is_told() {
+    let world = World::new(ScriptedModel::from_fn(|request| {
+        match format!("{:?}", request.messages.last()).contains("too much") {
+            true => vec![ScriptedEvent::Error(dormouse::model::scripted::ScriptedError {
+                class: ScriptedErrorClass::Throttled,
+                retry_after_ms: Some(60_000),
+                message: None,
+            })],
+            false => text("fine"),
+        }
+    }));
+    let handle = actor(&world);
+    let id = handle.push_user("too much").unwrap();
+    handle.flush().await.unwrap();
+    assert!(world.model.calls() >= 100, "a throttle is nobody's fault: {}", world.model.calls());
+    let thread = ThreadId::from(THREAD);
+    let letter = world.store.dead_letter(&thread, &id.as_str().into()).await.unwrap().unwrap();
+    assert!(letter.body.contains("too much"), "{letter:?}");
+    let texts = world.output.texts();
+    assert!(texts[0].contains("put aside for an operator"), "{texts:?}");
+    handle.push_user("hi").unwrap();
+    handle.flush().await.unwrap();
+    assert_eq!(world.output.texts().last().unwrap(), "fine");
+}
+
+/// Faults come as a seed says; the clock is the test's, so that nobody waits for the delays between tries.
+#[tokio::test(start_paused = true)]
+async fn i1_i2_through_any_faults_of_the_store_every_input_has_effect_once_and_in_order() {
+    for seed in 0..20_u64 {
+        let world = World::new(ScriptedModel::prompts());
+        let handle = actor(&world);
+        let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+        let mut random = move |below: u64| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state % below
+        };
+        let mut expected = Vec::new();
+        for n in 0..12 {
+            let fault = match random(6) {
+                0 => Some(CommitFault::Unavailable),
+                1 => Some(CommitFault::AnswerLost),
+                2 => Some(CommitFault::LostRace),
+                _ => None,
+            };
+            world.store.fail_commits(fault);
+            world.store.fail_loads(usize::from(random(5) == 0));
+            world.store.fail_look_ups(usize::from(random(8) == 0));
+            handle.push_user(format!("say {n}")).unwrap();
+            expected.push(format!("user: say {n}"));
+            if random(2) == 0 {
+                handle.flush().await.unwrap();
+            }
+        }
+        handle.flush().await.unwrap();
+        world.store.fail_loads(0);
+        let story = world.story().await;
+        let said: Vec<&String> = story.iter().filter(|line| line.starts_with("user: ")).collect();
+        assert_eq!(said, expected.iter().collect::<Vec<_>>(), "seed {seed}: {story:#?}");
+        assert_eq!(story.last().unwrap(), "assistant: 11", "seed {seed}");
+        let answers: Vec<String> =
+            story.iter().filter_map(|line| line.strip_prefix("assistant: ")).map(str::to_owned).collect();
+        assert_eq!(world.output.texts(), answers, "seed {seed}: what is committed is said, and nothing else");
+        assert_eq!(handle.len().await.unwrap(), story.len(), "seed {seed}: memory is what the store is");
+    }
 }
