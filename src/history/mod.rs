@@ -287,6 +287,13 @@ impl History {
         self.moved || !self.safe.is_empty() || arrived.chain(&self.waiting).any(|waiting| !waiting.stored)
     }
 
+    /// Whether the store holds everything that is here, and nothing aside: no draft, no parked input.
+    pub fn is_at_rest(&self) -> bool {
+        let parked = self.waiting.is_empty() && self.open.iter().all(|open| open.arrived.is_none());
+        let drafts = self.safe.len() + self.unvalidated.len();
+        parked && drafts == 0 && self.turn.is_empty() && !self.moved && self.dropped.is_empty()
+    }
+
     /// Parked inputs that nothing will release by itself any more.
     pub fn has_leftover_waiting(&self) -> bool {
         self.open.is_empty() && !self.waiting.is_empty()

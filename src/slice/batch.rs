@@ -6,8 +6,8 @@ use tracing::Instrument;
 
 use super::complete::drive;
 use super::{
-    CompletionAction, DisplayEvent, PrepareResult, Runtime, Session, SliceError, choices, execute_action,
-    held, prepare_input, run_completion,
+    Cancel, CompletionAction, DisplayEvent, PrepareResult, Runtime, Seat, Session, SliceError, choices,
+    execute_action, held, prepare_input, run_completion,
 };
 use crate::history::Arrival;
 use crate::message::{
@@ -46,13 +46,25 @@ pub struct Processed {
 /// Runs one slice for the messages of `thread`, in order. Preparing stops at the first input that fails; what
 /// precedes it runs and commits. After a lost race the slice starts over, a few times.
 ///
-/// `cancel` ends a running completion; what was streamed is discarded and the messages are handed back.
+/// `cancel` ends a running completion, as [`Cancel`] says.
 pub async fn process_batch(
     runtime: &Runtime,
     thread: &ThreadId,
     inputs: &[Input],
     deadline: Instant,
-    mut cancel: oneshot::Receiver<()>,
+    cancel: oneshot::Receiver<Cancel>,
+) -> Processed {
+    process_seated(runtime, thread, inputs, deadline, &mut Seat::new(cancel)).await
+}
+
+/// As [`process_batch`], for whoever serves the thread for longer than this slice: what is known of it is not read
+/// again if the store still stands there.
+pub async fn process_seated(
+    runtime: &Runtime,
+    thread: &ThreadId,
+    inputs: &[Input],
+    deadline: Instant,
+    seat: &mut Seat,
 ) -> Processed {
     let span = tracing::info_span!("slice", %thread, inputs = inputs.len());
     async {
@@ -60,7 +72,7 @@ pub async fn process_batch(
         let mut processed = Processed { done: 0, refused: Vec::new(), error: None };
         for race in 1..=MAX_RACES {
             processed = Processed { done: 0, refused: Vec::new(), error: None };
-            let result = slice(runtime, thread, inputs, deadline, &mut cancel, &mut processed).await;
+            let result = slice(runtime, thread, inputs, deadline, seat, &mut processed).await;
             processed.error = result.err();
             if !processed.error.as_ref().is_some_and(SliceError::is_lost_race) {
                 break;
@@ -89,12 +101,11 @@ async fn slice(
     thread: &ThreadId,
     inputs: &[Input],
     deadline: Instant,
-    cancel: &mut oneshot::Receiver<()>,
+    seat: &mut Seat,
     processed: &mut Processed,
 ) -> Result<(), SliceError> {
     let dedup: Vec<DedupId> = inputs.iter().map(|input| input.arrival.dedup.clone()).collect();
-    let store = runtime.store.clone();
-    let load = HistoryManager::load(store.clone(), store, thread.clone(), &dedup);
+    let load = seat.load(runtime, thread, &dedup);
     let mut manager = load.instrument(tracing::info_span!("load")).await?;
 
     if manager.meta().needs_newer_version() {
@@ -155,7 +166,7 @@ async fn slice(
         }
     }
     held::let_go(&mut manager, inputs.first().map(|input| &input.arrival));
-    finish(runtime, &mut manager, ready, outside, deadline, cancel).await?;
+    finish(runtime, &mut manager, ready, outside, deadline, &mut seat.cancel).await?;
     if let Err(e) = manager.close_redelivery(runtime.clock.now_ms()).await {
         tracing::info!(%thread, error = %e, "what was sent may be sent once more");
     }
@@ -188,7 +199,7 @@ async fn finish(
     ready: bool,
     outside: bool,
     deadline: Instant,
-    cancel: &mut oneshot::Receiver<()>,
+    cancel: &mut oneshot::Receiver<Cancel>,
 ) -> Result<(), SliceError> {
     let interrupted = manager.history_mut().take_interrupted_tool_calls();
     for call in interrupted.iter().filter(|call| call.hold.is_none()) {

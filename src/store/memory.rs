@@ -45,6 +45,7 @@ struct State {
     now_ms: i64,
     commit_faults: VecDeque<CommitFault>,
     failing_loads: usize,
+    failing_look_ups: usize,
     commits: usize,
 }
 
@@ -189,6 +190,11 @@ impl MemoryStore {
         self.lock().failing_loads = n;
     }
 
+    /// The next `n` look-ups of whether an input was processed fail with [`StoreError::Unavailable`].
+    pub fn fail_look_ups(&self, n: usize) {
+        self.lock().failing_look_ups = n;
+    }
+
     /// Moves the store's clock on; it never goes back.
     pub fn advance_to(&self, now_ms: i64) {
         let mut state = self.lock();
@@ -283,7 +289,11 @@ impl ConversationStore for MemoryStore {
     }
 
     async fn is_message_processed(&self, thread: &ThreadId, dedup: &DedupId) -> Result<bool, StoreError> {
-        let state = self.lock();
+        let mut state = self.lock();
+        if state.failing_look_ups > 0 {
+            state.failing_look_ups -= 1;
+            return Err(ordered_outage());
+        }
         Ok(state.threads.get(thread).is_some_and(|rows| rows.is_processed(dedup, state.now_ms)))
     }
 

@@ -169,6 +169,9 @@ impl HistoryManager {
             Committed::LostRace => return Err(ThreadError::LostRace(self.history.thread().clone())),
             Committed::Done => {}
         }
+        // A rewind has hidden some of what a follower knows.
+        let moved = (self.meta.epoch, &self.meta.base) != (meta.epoch, &meta.base);
+        let kept = if moved { 0 } else { self.history.committed().len() };
         self.exists = true;
         self.struck = false;
         self.meta = meta;
@@ -183,6 +186,9 @@ impl HistoryManager {
             self.stored_choices.retain(|choice| !closed.contains(&choice.id));
             self.subscriptions.clear();
             self.children.clear();
+        }
+        if let Some(follower) = &self.follower {
+            follower.changed(self.change_behind(kept));
         }
         Ok(())
     }

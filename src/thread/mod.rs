@@ -8,6 +8,7 @@ mod branches;
 mod commit;
 mod deletion;
 mod family;
+mod known;
 mod outbox;
 mod redaction;
 mod rewind;
@@ -19,6 +20,7 @@ pub use branches::{load_branch, store_snapshot};
 pub use commit::Progress;
 pub use deletion::{DeleteError, delete};
 pub use family::MAX_SPAWNS;
+pub use known::{Change, Follower, Known};
 pub use redaction::{RedactError, Redaction, redact};
 
 use crate::history::render::{RenderError, RenderOptions, Rendered};
@@ -98,6 +100,8 @@ pub struct HistoryManager {
     struck: bool,
     /// The head as loaded: calls before it were made by an earlier slice.
     loaded_head: Seq,
+    /// Who keeps a copy.
+    follower: Option<Arc<dyn Follower>>,
 }
 
 impl HistoryManager {
@@ -157,6 +161,7 @@ impl HistoryManager {
             children: Vec::new(),
             closing: false,
             promises: Vec::new(),
+            follower: None,
         }
     }
 
