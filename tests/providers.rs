@@ -5,6 +5,7 @@
 #![cfg(feature = "local")]
 
 #[path = "support/provider_server.rs"]
+#[allow(dead_code, reason = "shared with other tests")]
 mod provider_server;
 
 use std::time::Duration;
@@ -18,7 +19,7 @@ use dormouse::message::{CallId, ContentPart, ImageData, RawJson};
 use dormouse::model::genai::GenaiModel;
 use dormouse::model::{ErrorClass, ModelError, ModelEvent, ModelProvider, StopReason, Usage, provider};
 use futures::StreamExt;
-use provider_server::{Reply, Server};
+use provider_server::{Reply, Server, event_stream};
 use serde_json::{Value, json};
 
 const KEY: &str = "sk-very-secret";
@@ -970,35 +971,6 @@ async fn gemini_is_told_of_images_of_types_that_it_takes_none_of() {
 }
 
 // Bedrock Converse, over its bearer-key adapter: the same framing and translation as with SigV4.
-
-fn event_stream(event: &str, payload: &Value) -> Vec<u8> {
-    fn crc32(bytes: &[u8]) -> [u8; 4] {
-        let mut crc = u32::MAX;
-        for byte in bytes {
-            crc ^= u32::from(*byte);
-            for _ in 0..8 {
-                crc = if crc & 1 == 1 { (crc >> 1) ^ 0xEDB8_8320 } else { crc >> 1 };
-            }
-        }
-        (!crc).to_be_bytes()
-    }
-    let mut headers = Vec::new();
-    for (name, value) in [(":event-type", event), (":message-type", "event")] {
-        headers.push(name.len() as u8);
-        headers.extend(name.as_bytes());
-        headers.push(7);
-        headers.extend((value.len() as u16).to_be_bytes());
-        headers.extend(value.as_bytes());
-    }
-    let payload = payload.to_string();
-    let mut frame = ((16 + headers.len() + payload.len()) as u32).to_be_bytes().to_vec();
-    frame.extend((headers.len() as u32).to_be_bytes());
-    frame.extend(crc32(&frame));
-    frame.extend(headers);
-    frame.extend(payload.as_bytes());
-    frame.extend(crc32(&frame));
-    frame
-}
 
 #[tokio::test]
 async fn f37_f43_f47_f49_bedrock_blocks_arguments_stops_and_requests() {
