@@ -1,6 +1,10 @@
 //! I5 to the last byte: arbitrary stored histories, damaged ones among them, are rendered, given to the real adapter of
 //! every dialect and sent over real HTTP to a server that judges the body by the provider's own rules
-//! (`support/wire_rules`). `PROPTEST_CASES` sets the number of histories; each is sent in every dialect.
+//! (`support/wire_rules`). `PROPTEST_CASES` sets the number of histories; each is sent in every dialect. The long run:
+//!
+//! ```sh
+//! PROPTEST_CASES=100000 cargo test --release --test provider_rules -- --nocapture
+//! ```
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 // The server needs what the feature `local` brings to axum.
 #![cfg(feature = "local")]
@@ -37,7 +41,7 @@ use serde_json::{Value, json};
 use wire_rules::{MAX_BODY, Verdict};
 
 /// Histories of one run, unless `PROPTEST_CASES` says otherwise.
-const CASES: u32 = 4_000;
+const CASES: u32 = 1_000;
 /// What the server's refusal says of a body that nothing is wrong with.
 const GOOD: &str = "the_body_is_good";
 const BAD: &str = "the_body_is_bad";

@@ -810,7 +810,10 @@ async fn f38_f44_an_anthropic_request_alternates_with_results_first_and_reasonin
     ];
     let (body, path, key) = sent("anthropic", request, true, anthropic_ok()).await;
     assert_eq!((path.as_str(), key.as_str()), ("/v1/messages", KEY));
-    assert_eq!((&body["system"], &body["max_tokens"]), (&json!("be brief"), &json!(77)));
+    let mark = json!({ "type": "ephemeral" });
+    let system = json!([{ "type": "text", "text": "be brief", "cache_control": mark }]);
+    assert_eq!((&body["system"], &body["max_tokens"]), (&system, &json!(77)));
+    assert_eq!((&body["tools"][1].get("cache_control"), &body["tools"][2]["cache_control"]), (&None, &mark));
     let names: Vec<&str> =
         body["tools"].as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap()).collect();
     assert!(names[1].starts_with("foo_bar_") && names[2].starts_with("web_search_"), "{names:?}");
@@ -819,7 +822,7 @@ async fn f38_f44_an_anthropic_request_alternates_with_results_first_and_reasonin
     assert_eq!(
         body["messages"],
         json!([
-            { "role": "user", "content": "first" },
+            { "role": "user", "content": [{ "type": "text", "text": "first", "cache_control": mark }] },
             { "role": "assistant", "content": [
                 { "type": "thinking", "thinking": "hm", "signature": "SIG" },
                 { "type": "redacted_thinking", "data": "abc==" },
@@ -833,7 +836,7 @@ async fn f38_f44_an_anthropic_request_alternates_with_results_first_and_reasonin
                 { "type": "text", "text": "look" },
                 picture,
                 { "type": "image", "source": { "type": "url", "url": "https://img.example/a.png" } },
-                { "type": "text", "text": "[content of a kind that cannot be shown]" },
+                { "type": "text", "text": "[content of a kind that cannot be shown]", "cache_control": mark },
             ] },
         ])
     );

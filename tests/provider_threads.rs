@@ -1,6 +1,7 @@
-//! A thread that was made on one provider goes on with each of the others, over real HTTP and through real slices: the
-//! requests are ones that the provider takes (`support/wire_rules`), nothing that another provider signed is among them,
-//! and when the thread comes back, what it was is what it was sent before, byte for byte (F38 to F42, I5, I8).
+//! Threads over real HTTP and through real slices, on servers that stream as providers do. One that was made on one
+//! provider goes on with each of the others: the requests are ones that the provider takes (`support/wire_rules`), nothing
+//! that another provider signed is among them, and when the thread comes back, what it was is what it was sent before, byte
+//! for byte (F38 to F42, I5, I8). And what a provider may have cached of a request is what the next one begins with.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 // The server needs what the feature `local` brings to axum.
 #![cfg(feature = "local")]
@@ -8,7 +9,7 @@
 #[path = "support/provider_server.rs"]
 #[allow(dead_code, reason = "shared with other tests")]
 mod provider_server;
-#[path = "provider_switch/replies.rs"]
+#[path = "provider_threads/replies.rs"]
 mod replies;
 #[path = "support/wire_rules/mod.rs"]
 #[allow(dead_code, reason = "shared with other tests")]
@@ -257,10 +258,27 @@ fn members(received: &Received) -> BTreeMap<String, Box<RawValue>> {
     serde_json::from_str(&received.text).unwrap()
 }
 
-/// The entries of the conversation as they were sent.
+/// The entries of the conversation as they were sent, but for the marks of caching, which move on.
 fn entries(received: &Received, list: &str) -> Vec<String> {
     let all: Vec<Box<RawValue>> = serde_json::from_str(members(received)[list].get()).unwrap();
-    all.iter().map(|entry| entry.get().to_owned()).collect()
+    all.iter().map(|entry| unmarked(entry.get())).collect()
+}
+
+/// An entry without its mark, which Anthropic takes for the same: "`content` as a string is shorthand for an array of one
+/// content block of type text".
+fn unmarked(entry: &str) -> String {
+    let mut value: Value = serde_json::from_str(entry).unwrap();
+    let Some(blocks) = value["content"].as_array_mut() else { return entry.to_owned() };
+    let mark = blocks.last_mut().and_then(Value::as_object_mut).and_then(|last| last.remove("cache_control"));
+    if mark.is_none() {
+        return entry.to_owned();
+    }
+    if let [block] = &blocks[..]
+        && block["type"] == "text"
+    {
+        value["content"] = block["text"].clone();
+    }
+    value.to_string()
 }
 
 /// `now` says everything that `before` said, in the same bytes.
@@ -364,4 +382,44 @@ async fn f39_f42_i5_a_thread_of_gemini_goes_on_with_each_of_the_others_and_comes
 #[tokio::test]
 async fn f38_f39_f40_i5_a_thread_of_bedrock_goes_on_with_each_of_the_others_and_comes_back() {
     goes_on_with_each_of_the_others("bedrock_api").await;
+}
+
+/// Where the marks stand: the member, and in the conversation also the entry.
+fn marks(body: &Value) -> Vec<(&'static str, usize)> {
+    let marked = |block: &Value| block.get("cache_control").is_some();
+    let mut all = Vec::new();
+    for member in ["tools", "system"] {
+        let blocks = body[member].as_array().unwrap();
+        all.extend((0..blocks.len()).filter(|at| marked(&blocks[*at])).map(|at| (member, at)));
+    }
+    let messages = body["messages"].as_array().unwrap();
+    let has_mark = |message: &Value| {
+        let Some(blocks) = message["content"].as_array() else { return false };
+        assert!(blocks[..blocks.len() - 1].iter().all(|block| !marked(block)), "only a last block is marked");
+        marked(&blocks[blocks.len() - 1])
+    };
+    all.extend((0..messages.len()).filter(|at| has_mark(&messages[*at])).map(|at| ("messages", at)));
+    all
+}
+
+#[tokio::test]
+async fn what_anthropic_was_told_to_cache_of_a_request_is_what_the_next_one_begins_with() {
+    let side = Side::start(PROVIDERS.iter().find(|provider| provider.name == "anthropic").unwrap()).await;
+    let thread = Thread::on(&side);
+    thread.talk_with(&side).await;
+    let requests = side.server.received();
+    assert_eq!(requests.len(), 5);
+    for received in &requests {
+        assert_eq!((side.provider.judge)(&received.body), Ok(()));
+        let last_tool = received.body["tools"].as_array().unwrap().len() - 1;
+        let last_message = received.body["messages"].as_array().unwrap().len() - 1;
+        let marks = marks(&received.body);
+        assert_eq!(marks[..2], [("tools", last_tool), ("system", 0)]);
+        assert_eq!(*marks.last().unwrap(), ("messages", last_message), "to be read by the next request");
+    }
+    for pair in requests.windows(2) {
+        assert_extends(&pair[1], &pair[0], "messages");
+        let written = *marks(&pair[0].body).last().unwrap();
+        assert!(marks(&pair[1].body).contains(&written), "read where it was written: {written:?}");
+    }
 }
