@@ -84,6 +84,8 @@ pub struct ModelConfig {
     pub context_window: Option<u64>,
     /// Whether the model takes images.
     pub image_input: bool,
+    /// Images that one request may hold; absent: what the provider takes. Some servers take few, or one.
+    pub max_images: Option<usize>,
     /// Only for `scripted`: a script file; absent: the prompts decide.
     pub script: Option<String>,
 }

@@ -249,8 +249,12 @@ impl Thread {
     }
 }
 
+/// A picture of one pixel.
+const PNG: &str =
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK+kcQAAAABJRU5ErkJggg==";
+
 fn image() -> ContentPart {
-    ContentPart::Image { data: ImageData::Base64("iVBORw0KGgo=".into()), media_type: Some("png".into()) }
+    ContentPart::Image { data: ImageData::Base64(PNG.into()), media_type: Some("png".into()) }
 }
 
 /// The members of a body as they were sent.

@@ -34,15 +34,16 @@ impl History {
             0 => Names::default(),
             _ => Names::of_calls(self),
         };
-        let committed = self.committed.iter().filter_map(|item| match item.facts.left_out {
+        let committed = self.committed.iter().map(|item| match item.facts.left_out {
             None => self.pruned(item, &names),
             Some(why) => Some(Cow::Owned(placeholder(&item.body, why))),
         });
         let drafts = self.safe.iter().chain(&self.unvalidated).map(|draft| match draft.left_out {
-            None => Cow::Borrowed(&draft.body),
-            Some(why) => Cow::Owned(placeholder(&draft.body, why)),
+            None => Some(Cow::Borrowed(&draft.body)),
+            Some(why) => Some(Cow::Owned(placeholder(&draft.body, why))),
         });
-        committed.chain(drafts).collect()
+        let all = self.places().zip(committed.chain(drafts));
+        all.filter_map(|(place, body)| Some(self.without_images(place, body?))).collect()
     }
 }
 

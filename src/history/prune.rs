@@ -57,12 +57,11 @@ impl History {
     /// whether it did. `usage` is what the provider counted for the last response, `fixed` the tokens of the system
     /// prompt and the tools.
     pub fn prune_at_turn_start(&mut self, window: u64, usage: Option<Usage>, fixed: u64) -> bool {
-        let drafts = || self.safe.iter().chain(&self.unvalidated);
-        let openers = drafts().filter(|draft| draft.opens_turn).count();
-        if openers == 0 || window == 0 {
+        let begins = self.safe.iter().chain(&self.unvalidated).any(|draft| draft.opens_turn);
+        if !begins || window == 0 {
             return false;
         }
-        let current = self.next_turn.saturating_add(u32::try_from(openers).unwrap_or(u32::MAX)) - 1;
+        let current = self.current_turn();
         let size = self.size(usage, fixed);
         if size <= window / 2 {
             return false;

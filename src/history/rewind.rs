@@ -213,6 +213,7 @@ impl History {
         self.next_turn = plan.next_turn;
         self.turn_id = self.committed.last().and_then(|item| item.facts.turn_id.clone());
         self.clamp_prune();
+        self.clamp_images();
         self.moved = true;
         let (visible, hidden): (Vec<_>, Vec<_>) = std::mem::take(&mut self.open)
             .into_iter()

@@ -398,6 +398,40 @@ impl ItemBody {
         }
     }
 
+    /// Its content parts; none for what has no room for images.
+    pub fn parts(&self) -> &[ContentPart] {
+        match self {
+            Self::User(user) => &user.parts,
+            Self::ToolResult(result) => &result.parts,
+            Self::Event(event) => &event.parts,
+            Self::System(_)
+            | Self::Assistant(_)
+            | Self::ToolCall(_)
+            | Self::BackendToolCall(_)
+            | Self::Reasoning(_)
+            | Self::Interrupt(_)
+            | Self::Unknown { .. } => &[],
+        }
+    }
+
+    /// The same with other content parts, where it has any.
+    #[must_use]
+    pub fn with_parts(mut self, parts: Vec<ContentPart>) -> Self {
+        match &mut self {
+            Self::User(user) => user.parts = parts,
+            Self::ToolResult(result) => result.parts = parts,
+            Self::Event(event) => event.parts = parts,
+            Self::System(_)
+            | Self::Assistant(_)
+            | Self::ToolCall(_)
+            | Self::BackendToolCall(_)
+            | Self::Reasoning(_)
+            | Self::Interrupt(_)
+            | Self::Unknown { .. } => {}
+        }
+        self
+    }
+
     /// Whether a model said it.
     pub fn is_output(&self) -> bool {
         match self {

@@ -96,6 +96,7 @@ impl GenaiModel {
             info: ModelInfo {
                 context_window: config.context_window,
                 image_input: config.image_input,
+                max_images: config.max_images.or(provider.dialect.max_images()),
                 parallel_calls: true,
             },
             name: config.name.clone(),
