@@ -182,3 +182,5 @@ mod limits;
 mod pairing;
 #[path = "history_rules/settling.rs"]
 mod settling;
+#[path = "history_rules/tokens.rs"]
+mod tokens;

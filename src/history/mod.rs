@@ -11,6 +11,7 @@
 //! `input` holds the rules for what arrives, [`render`] turns the layers into a valid request (I5),
 //! `plan` says what the next commit writes. Loading and committing are the business of `thread`.
 
+pub mod context;
 pub mod image;
 pub mod image_room;
 mod input;

@@ -5,7 +5,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use super::{Draft, History, wording};
+use super::{History, wording};
 use crate::message::{
     CallId, ContentPart, Item, ItemBody, Outcome, ToolResultItem, excerpt, text_chars, tokens,
 };
@@ -62,7 +62,7 @@ impl History {
             return false;
         }
         let current = self.current_turn();
-        let size = self.size(usage, fixed);
+        let size = self.context_tokens(usage, fixed).tokens;
         if size <= window / 2 {
             return false;
         }
@@ -109,25 +109,8 @@ impl History {
         };
     }
 
-    /// Estimated tokens of the next request: what the provider counted last, and what has come since; without a count,
-    /// everything.
-    pub fn size(&self, usage: Option<Usage>, fixed: u64) -> u64 {
-        let names = Names::of_calls(self);
-        let drafts: u64 = self.safe.iter().chain(&self.unvalidated).map(draft_tokens).sum();
-        let (from, counted) = match usage {
-            Some(usage) => {
-                let behind =
-                    self.committed.iter().rposition(|item| item.body.is_output()).map_or(0, |last| last + 1);
-                (behind, usage.input.saturating_add(usage.output))
-            }
-            None => (0, fixed),
-        };
-        let since: u64 = self.committed[from..].iter().map(|item| self.cost(item, self.prune, &names)).sum();
-        counted.saturating_add(since).saturating_add(drafts)
-    }
-
     /// What the item costs under an overlay.
-    fn cost(&self, item: &Item, prune: Prune, names: &Names<'_>) -> u64 {
+    pub(super) fn cost(&self, item: &Item, prune: Prune, names: &Names<'_>) -> u64 {
         let turn = item.facts.turn;
         let whole = || match item.facts.est_tokens {
             0 => tokens::of_item(&item.body, item.raw.len()),
@@ -150,10 +133,6 @@ impl History {
             _ => whole(),
         }
     }
-}
-
-fn draft_tokens(draft: &Draft) -> u64 {
-    tokens::of_item(&draft.body, draft.body.to_raw().len())
 }
 
 /// The tools of calls, for placeholders.
