@@ -57,6 +57,11 @@ pub struct AgentConfig {
     pub model: Option<String>,
     /// The system prompt.
     pub system_prompt: Option<String>,
+    /// What the system prompt ends with: what one deployment adds to a prompt that several share.
+    pub extra_prompt: Option<String>,
+    /// A file of standing instructions, at most 64 KiB, read when the process starts. A conversation begins with them as
+    /// they were when it began.
+    pub project_instructions: Option<String>,
     /// Names in `tool_servers` and `mcp_servers`; absent: all of them.
     pub tool_servers: Option<Vec<String>>,
     /// Bound on one response, in tokens; absent: the provider's own.

@@ -127,6 +127,24 @@ impl History {
         accepted
     }
 
+    /// Places standing instructions before the first thing that a model answers in this thread. They are placed once:
+    /// one that has begun, or has inherited a beginning, stays as it is.
+    pub fn begin_with_instructions(&mut self, text: &str, now_ms: i64) {
+        let placed = |body: &ItemBody| match body {
+            ItemBody::User(user) => user.synthetic_reason == Some(SyntheticReason::ProjectInstructions),
+            body => body.is_output(),
+        };
+        if is_blank(text) || !self.base.is_empty() || self.has_parent || self.bodies().any(placed) {
+            return;
+        }
+        let body = ItemBody::User(UserItem {
+            parts: vec![ContentPart::text(text)],
+            synthetic_reason: Some(SyntheticReason::ProjectInstructions),
+            ..UserItem::default()
+        });
+        self.unvalidated.insert(0, Draft::minted(body, now_ms));
+    }
+
     /// Takes a placeholder for an input that is given up on. It interrupts nothing and wakes nobody.
     pub fn accept_placeholder(&mut self, message: &InputMessage, arrival: &Arrival, opens_turn: bool) {
         self.handled.insert(arrival.dedup.clone());

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use super::prune::Names;
 use super::{History, wording};
-use crate::message::{ContentPart, ItemBody, LeftOut, Outcome};
+use crate::message::{ContentPart, ItemBody, LeftOut, Outcome, SyntheticReason};
 
 /// What was left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +50,8 @@ impl History {
 fn kind(body: &ItemBody) -> Option<LeftOutInput> {
     match body {
         ItemBody::User(user) if user.synthetic_reason.is_none() => Some(LeftOutInput::User),
+        // What holds for the whole conversation is not what is new in it.
+        ItemBody::User(user) if user.synthetic_reason == Some(SyntheticReason::ProjectInstructions) => None,
         ItemBody::User(_) | ItemBody::ToolResult(_) | ItemBody::Event(_) => Some(LeftOutInput::Result),
         ItemBody::System(_)
         | ItemBody::Assistant(_)
