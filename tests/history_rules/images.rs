@@ -3,6 +3,7 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use dormouse::history::image_room::{MAX_REQUEST_BYTES, RefusedImages};
+use dormouse::history::request::ModelRequest;
 use dormouse::message::{ImageData, InputContent, InputMessage};
 use support::say::thread as name;
 
@@ -28,9 +29,14 @@ fn result_parts(call: &CallId, parts: Vec<ContentPart>) -> InputMessage {
 }
 
 impl Thread {
+    /// The next request, which the judge is not asked of: megabytes take it long.
+    fn large_request(&self) -> ModelRequest {
+        self.history.render_history(&options()).unwrap().request
+    }
+
     /// Images give way where they must; says whether they did.
     fn makes_room(&mut self, most: Option<usize>) -> bool {
-        let request = self.rendered().request;
+        let request = self.large_request();
         self.history.make_room_for_images(&request, most)
     }
 
@@ -41,7 +47,7 @@ impl Thread {
             ContentPart::Image { .. } => ".".to_owned(),
             ContentPart::Unknown(_) => "?".to_owned(),
         };
-        let messages = self.rendered().request.messages;
+        let messages = self.large_request().messages;
         let parts = messages.iter().flat_map(|message| match message {
             RequestMessage::User(parts) => parts.clone(),
             RequestMessage::Assistant(_) => Vec::new(),
@@ -95,10 +101,11 @@ fn images_budget_body_size_is_exact_with_escapes_and_the_limit_itself_is_still_w
     let mut thread = Thread::new();
     let big = 4 * 1024 * 1024;
     thread.arrives(&says_parts((1..=4).map(|shade| picture(shade, big)).collect()));
-    thread.model(&[says("ok")]);
+    answer(&mut thread.history, &[says("ok")]);
+    thread.ends();
     // A character that is six bytes in JSON, and filler up to the limit.
     thread.arrives(&user(&format!("\u{1}{}", "x".repeat(1_000))));
-    let bytes = thread.rendered().request.bytes();
+    let bytes = thread.large_request().bytes();
     let filler = TRIGGER - bytes;
     let with = |filler: usize| {
         let mut thread = Thread { rows: thread.rows.clone(), history: thread.rows.load(), sent: 9 };
@@ -106,11 +113,11 @@ fn images_budget_body_size_is_exact_with_escapes_and_the_limit_itself_is_still_w
         thread
     };
     let mut full = with(filler);
-    assert_eq!(full.rendered().request.bytes(), TRIGGER);
+    assert_eq!(full.large_request().bytes(), TRIGGER);
     assert!(!full.makes_room(None), "the limit is within");
     let mut over = with(filler + 1);
     assert!(over.makes_room(None));
-    let after = over.rendered().request.bytes();
+    let after = over.large_request().bytes();
     assert!(after <= MAX_REQUEST_BYTES / 2, "{after}");
     assert_eq!(over.shows()[..4], [USER, USER, ".", "."], "the oldest, and no more than needed");
     assert!(!over.makes_room(None), "once");
@@ -120,7 +127,7 @@ fn images_budget_body_size_is_exact_with_escapes_and_the_limit_itself_is_still_w
 fn images_budget_counts_tools_and_evicts_on_the_request_copy_only() {
     let mut thread = Thread::new();
     thread.arrives(&says_parts((1..=4).map(|shade| picture(shade, 4 * 1024 * 1024)).collect()));
-    let mut request = thread.rendered().request;
+    let mut request = thread.large_request();
     assert!(!thread.history.make_room_for_images(&request, None));
     request.tools.push(dormouse::history::request::ToolDefinition {
         name: "f".into(),
@@ -128,7 +135,8 @@ fn images_budget_counts_tools_and_evicts_on_the_request_copy_only() {
         input_schema: serde_json::json!({}),
     });
     assert!(thread.history.make_room_for_images(&request, None));
-    thread.model(&[says("ok")]);
+    answer(&mut thread.history, &[says("ok")]);
+    thread.ends();
     let stored = thread.rows.items[0].body.parts();
     assert!(stored.iter().all(|part| matches!(part, ContentPart::Image { .. })), "I8");
 }
