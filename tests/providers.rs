@@ -757,6 +757,23 @@ async fn f49_f50_anthropic_limits_and_cuts() {
 }
 
 #[tokio::test]
+async fn a_block_that_genai_cannot_read_is_a_response_that_cannot_be_read_and_no_fault_of_the_request() {
+    // A tool that the provider runs itself. Nothing here asks for one, but a proxy may.
+    let script = [
+        message_start(),
+        block_start(
+            0,
+            json!({ "type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {} }),
+        ),
+        block_delta(0, json!({ "type": "input_json_delta", "partial_json": "{\"query\":\"x\"}" })),
+        block_stop(0),
+    ];
+    let (class, message) = failure("anthropic", Reply::sse(&script)).await;
+    assert_eq!(class, ErrorClass::Transient, "{message}");
+    assert!(message.contains("cannot be read"), "{message}");
+}
+
+#[tokio::test]
 async fn anthropic_failures_have_their_class() {
     let throttled = ErrorClass::Throttled { retry_after: None };
     let event = |kind: &str, message: &str| {

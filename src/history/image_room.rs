@@ -63,36 +63,32 @@ impl History {
 
     /// An item at its place, without the images that are out.
     pub(super) fn without_images<'a>(&self, place: u64, body: Cow<'a, ItemBody>) -> Cow<'a, ItemBody> {
-        if self.images_out == ImagesOut::default() && self.images_aside.is_empty() {
+        let (before, nth) = (self.images_out.before, self.images_out.nth);
+        let evicted = |at: u32| (place, at) < (before, nth);
+        if !images(&body).any(|(at, data)| evicted(at) || self.is_refused(data)) {
             return body;
         }
-        let mut images = 0;
-        let mut evicted = false;
-        let mut changed = false;
+        let mut at = 0;
+        let mut noted = false;
         let mut parts = Vec::with_capacity(body.parts().len());
         for part in body.parts() {
             let ContentPart::Image { data, .. } = part else {
                 parts.push(part.clone());
                 continue;
             };
-            let nth = images;
-            images += 1;
-            if (place, nth) < (self.images_out.before, self.images_out.nth) {
-                let note = match &*body {
-                    ItemBody::User(_) => Some(wording::IMAGE_EVICTED),
-                    _ => (!evicted).then_some(wording::RESULT_IMAGES_EVICTED),
-                };
-                evicted = true;
-                parts.extend(note.map(ContentPart::text));
-            } else if self.is_refused(data) {
-                parts.push(ContentPart::text(wording::IMAGE_REFUSED));
-            } else {
-                parts.push(part.clone());
-                continue;
+            match (evicted(at), &*body) {
+                (true, ItemBody::User(_)) => parts.push(ContentPart::text(wording::IMAGE_EVICTED)),
+                (true, _) if noted => {}
+                (true, _) => {
+                    noted = true;
+                    parts.push(ContentPart::text(wording::RESULT_IMAGES_EVICTED));
+                }
+                (false, _) if self.is_refused(data) => parts.push(ContentPart::text(wording::IMAGE_REFUSED)),
+                (false, _) => parts.push(part.clone()),
             }
-            changed = true;
+            at += 1;
         }
-        if changed { Cow::Owned(body.into_owned().with_parts(parts)) } else { body }
+        Cow::Owned(body.into_owned().with_parts(parts))
     }
 
     fn is_refused(&self, data: &ImageData) -> bool {
@@ -115,11 +111,7 @@ impl History {
         let drafts = drafts.map(|draft| (&draft.body, draft.left_out.is_none()));
         let mut shown = Vec::new();
         for (place, (body, visible)) in self.places().zip(committed.chain(drafts)) {
-            let images = body.parts().iter().filter_map(|part| match part {
-                ContentPart::Image { data, .. } => Some(data),
-                ContentPart::Text(_) | ContentPart::Unknown(_) => None,
-            });
-            let images = (0..).zip(images).map(|(nth, data)| Shown { place, nth, data });
+            let images = images(body).map(|(nth, data)| Shown { place, nth, data });
             shown.extend(images.filter(|image| visible && self.is_shown(image)));
         }
         shown
@@ -193,6 +185,15 @@ impl History {
             _ => Some(RefusedImages::Several),
         }
     }
+}
+
+/// The images of an item, numbered.
+fn images(body: &ItemBody) -> impl Iterator<Item = (u32, &ImageData)> {
+    let images = body.parts().iter().filter_map(|part| match part {
+        ContentPart::Image { data, .. } => Some(data),
+        ContentPart::Text(_) | ContentPart::Unknown(_) => None,
+    });
+    (0..).zip(images)
 }
 
 /// An image that a request holds.

@@ -224,7 +224,7 @@ impl GenaiModel {
                     // The server closed after the last thing it had to say: `[DONE]` is a courtesy.
                     Some(Err(_)) | None if frames.is_complete() => break None,
                     Some(Err(error)) => {
-                        yield Err(classifier.classify(&error, frames.failure().as_ref()));
+                        yield Err(classifier.classify_response(&error, frames.failure().as_ref()));
                         return;
                     }
                     None => break None,

@@ -4,7 +4,8 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use dormouse::history::image_room::{MAX_REQUEST_BYTES, RefusedImages};
 use dormouse::history::request::ModelRequest;
-use dormouse::message::{ImageData, InputContent, InputMessage};
+use dormouse::history::rewind::RewindKind;
+use dormouse::message::{ImageData, InputContent, InputMessage, RewindTarget};
 use support::say::thread as name;
 
 use super::*;
@@ -213,4 +214,20 @@ fn images_refused_of_two_none_is_remembered_and_of_a_failed_retry_none_either() 
     assert!(!thread.history.take_images_back());
     assert_eq!(thread.history.settle_images_aside(), None);
     assert_eq!(thread.shows().iter().filter(|shown| *shown == ".").count(), 7);
+}
+
+#[test]
+fn images_eviction_ends_with_the_turns_that_a_rewind_hides() {
+    let mut thread = six_images();
+    thread.model(&[says("ok")]);
+    thread.arrives(&says_parts(vec![picture(7, 400)]));
+    assert!(thread.makes_room(Some(1)));
+    thread.model(&[says("ok")]);
+    let before = thread.history.images_out().clone();
+    let plan = thread.history.plan_rewind(&RewindTarget::Turn(1), None, RewindKind::Hide).unwrap();
+    thread.history.rewind(&plan, &arrival(90, "rewind"));
+    assert!(thread.history.images_out().before < before.before + u64::from(before.nth));
+    // What comes in the place of an image that was out is no image that was out.
+    thread.arrives(&says_parts(vec![picture(8, 400)]));
+    assert_eq!(thread.shows(), ["look", USER, USER, RESULT, "seen", "."]);
 }
