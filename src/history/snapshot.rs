@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::message::{DedupId, Epoch, Item, ItemFacts, ItemId, LeftOut, MessageId, RawJson, Seq, ThreadId};
 use crate::model::Usage;
-use crate::store::{Extra, Meta, Prune, body_digest};
+use crate::store::{Extra, ImagesOut, Meta, Prune, body_digest};
 
 /// The newest form of the document that this version reads.
 const VERSION: u32 = 1;
@@ -27,6 +27,9 @@ pub struct Snapshot {
     /// What requests hold of old results.
     #[serde(default, skip_serializing_if = "is_default")]
     pub prune: Prune,
+    /// Which images they do not hold.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub images_out: ImagesOut,
     /// What the provider counted for the last response.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
@@ -98,6 +101,7 @@ impl Snapshot {
             agent: meta.agent.clone(),
             next_turn: meta.next_turn,
             prune: meta.prune,
+            images_out: meta.images_out.clone(),
             usage: meta.usage,
             items: items.iter().map(SnapshotItem::of).collect(),
             extra: meta.extra.clone(),

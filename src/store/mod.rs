@@ -23,7 +23,7 @@ pub use commit::{
     ChoiceRow, Commit, Committed, DedupLife, Expect, MAX_ACTIONS, MAX_COMMIT_BYTES, NewThread,
     SubscriptionChange,
 };
-pub use meta::{Hold, Meta, OutboxEntry, PendingCall, Promise, Prune, Span, ThreadKind};
+pub use meta::{Hold, ImagesOut, Meta, OutboxEntry, PendingCall, Promise, Prune, Span, ThreadKind};
 
 /// Item text above this is kept in body rows, and the item row refers to it.
 pub const INLINE_BYTES: usize = 8 * 1024;
