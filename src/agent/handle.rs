@@ -172,7 +172,7 @@ impl ThreadHandle {
     }
 
     /// Gives any input, waiting for a place in the queue, and says what became of it: not before the store has committed
-    /// it, which for a user's text is when the model has answered.
+    /// it, which for a user's text is when the model has answered, or was interrupted.
     ///
     /// # Errors
     /// The actor ended before it could say; pushed again under the same id it has effect once.

@@ -138,8 +138,6 @@ impl Router {
                 },
             }
         };
-        // Whoever sends now is told that nobody takes it: its slice is not done, and goes on at the next start.
-        drop(inbox);
         let mut tasks = Vec::new();
         for (_, active) in std::mem::take(&mut self.active) {
             if let Some(handle) = active.handle.or_else(|| active.weak.upgrade()) {
@@ -154,6 +152,8 @@ impl Router {
             );
             stop.iter().for_each(tokio::task::AbortHandle::abort);
         }
+        // What was sent meanwhile waits for the next start, or to be settled.
+        *self.system.inner.inbox.lock().await = inbox;
     }
 
     /// Passes on what one thread has sent to another, or to itself.
