@@ -58,7 +58,7 @@ impl Default for ActorOptions {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
     /// With what the thread's last slice may have left: what it owed is sent, perhaps once more, and what it had not
-    /// finished goes on.
+    /// finished goes on. (A worker that serves the thread at this very moment loses a race by it, and nothing else.)
     Resume,
     /// Whoever served the thread before has finished.
     Fresh,
@@ -84,7 +84,7 @@ pub struct ThreadActor {
     /// Inputs taken and inputs done since the start: a flush waits for the one to reach the other.
     pub(super) taken: u64,
     pub(super) done: u64,
-    flushes: Vec<(u64, oneshot::Sender<()>)>,
+    pub(super) flushes: Vec<(u64, oneshot::Sender<()>)>,
     known: Option<Known>,
     partial: Partial,
     running: Running,
@@ -187,18 +187,21 @@ impl ThreadActor {
             tracing::warn!(thread = %self.thread, %error, "what the thread was left with is looked at later");
         }
         let mut idle_from = Instant::now();
+        // Its owner was told that there is nothing to do.
+        let mut rests = false;
         loop {
             // What has arrived already goes into one batch, and is no news that ends a response.
             while self.queue.len() < MAX_BATCH
                 && let Ok(command) = self.mailbox.try_recv()
             {
                 self.take(command).await;
+                (idle_from, rests) = (Instant::now(), false);
             }
             let now = Instant::now();
             let pause = self.not_before.filter(|&until| until > now);
             if !self.queue.is_empty() && pause.is_none() {
                 self.slice().await;
-                idle_from = Instant::now();
+                (idle_from, rests) = (Instant::now(), false);
                 continue;
             }
             if !self.open && self.queue.is_empty() {
@@ -208,8 +211,6 @@ impl ThreadActor {
                 tokio::time::sleep_until(pause.unwrap_or(now)).await;
                 continue;
             }
-            // Whoever is idle already only waits for the next command.
-            let rests = self.known.is_none() && self.queue.is_empty();
             let until = match pause {
                 Some(until) => Some(until),
                 None => (!rests).then(|| idle_from + self.options.idle_after),
@@ -221,11 +222,11 @@ impl ThreadActor {
             match command {
                 Some(Some(command)) => {
                     self.take(command).await;
-                    idle_from = Instant::now();
+                    (idle_from, rests) = (Instant::now(), false);
                 }
                 Some(None) => self.open = false,
                 None if self.queue.is_empty() => {
-                    self.known = None;
+                    (self.known, rests) = (None, true);
                     (self.on_idle)(&self.thread);
                 }
                 None => {}

@@ -9,7 +9,8 @@ use tokio::time::{Instant, sleep};
 use super::AgentInput;
 use super::actor::{Queued, Start, ThreadActor};
 use super::handle::{Pushed, WriteOutcome};
-use crate::message::{DedupId, InputContent, MessageId, Undeliverable};
+use crate::message::{DedupId, InputContent, MessageId, ThreadId, Undeliverable};
+use crate::slice::Runtime;
 use crate::slice::records::{Failure, backoff};
 use crate::store::{DeadLetter, StoreError};
 
@@ -61,6 +62,7 @@ impl ThreadActor {
         let (outcome, keeps) = match self.is_in(&queued.pushed.input.id).await {
             Ok(true) => (WriteOutcome::Committed, true),
             Ok(false) => {
+                keep_owed(&self.runtime, &self.thread, &queued.pushed.input.id).await;
                 let (why, after) = (failure.reason.clone(), failure.after);
                 (WriteOutcome::NotCommitted { why, after }, false)
             }
@@ -88,21 +90,14 @@ impl ThreadActor {
         if self.start == Start::Fresh {
             return Ok(());
         }
-        if let Some(meta) = self.runtime.store.meta(&self.thread).await? {
-            let owed = meta
-                .outbox
-                .iter()
-                .flat_map(|entry| entry.cause.iter().map(|cause| (entry.sequence.clone(), cause.clone())));
-            let open = meta.open.iter().map(|cause| (String::new(), cause.clone()));
-            let mut seen = BTreeSet::new();
-            let left: Vec<_> = owed.chain(open).filter(|(_, cause)| seen.insert(cause.clone())).collect();
-            for (key, cause) in left.into_iter().rev() {
-                // Of what is in the store only the ids count; a word that has no effect of its own carries them.
-                let input = AgentInput::content(InputContent::Release).with_id(cause.as_str()).again();
-                self.taken += 1;
-                self.queue.push_front(Queued { pushed: Pushed { input, ack: None, _place: None }, key });
-            }
+        let left = left_behind(&self.runtime, &self.thread).await?;
+        let more = left.len() as u64;
+        for (key, input) in left.into_iter().rev() {
+            self.queue.push_front(Queued { pushed: Pushed { input, ack: None, _place: None }, key });
         }
+        // It comes before what was pushed meanwhile, and a flush waits for that.
+        self.taken += more;
+        self.flushes.iter_mut().for_each(|(upto, _)| *upto += more);
         self.start = Start::Fresh;
         Ok(())
     }
@@ -131,5 +126,37 @@ impl ThreadActor {
         let dead = InputContent::Undeliverable(Undeliverable { message_id });
         first.pushed.input = AgentInput::content(dead).with_id(id.as_str());
         Ok(())
+    }
+}
+
+/// What whoever served a thread before has left, as messages that come again: the thread's state names them, each with the
+/// sequence number that it had.
+pub(super) async fn left_behind(
+    runtime: &Runtime,
+    thread: &ThreadId,
+) -> Result<Vec<(String, AgentInput)>, StoreError> {
+    let Some(meta) = runtime.store.meta(thread).await? else { return Ok(Vec::new()) };
+    let owed = meta
+        .outbox
+        .iter()
+        .flat_map(|entry| entry.cause.iter().map(|cause| (entry.sequence.clone(), cause.clone())));
+    let open = meta.open.iter().map(|cause| (String::new(), cause.clone()));
+    let mut seen = BTreeSet::new();
+    let left = owed.chain(open).filter(|(_, cause)| seen.insert(cause.clone()));
+    // Of what is in the store only the ids count; a word that has no effect of its own carries them.
+    let word = |cause: MessageId| AgentInput::content(InputContent::Release).with_id(cause.as_str()).again();
+    Ok(left.map(|(key, cause)| (key, word(cause))).collect())
+}
+
+/// An input has failed and may never be given in again: what its slice has committed and not sent must not count as sent
+/// because another input comes first. Its attempt is not counted. Best effort; a store that is down has more to forgive.
+pub(super) async fn keep_owed(runtime: &Runtime, thread: &ThreadId, id: &DedupId) {
+    let marked = runtime.store.raise_attempts(thread, id, &MessageId::new(id.as_str())).await;
+    let kept = match marked {
+        Ok(_) => runtime.store.lower_attempts(thread, id).await,
+        Err(e) => Err(e),
+    };
+    if let Err(error) = kept {
+        tracing::warn!(%thread, %error, "what a failed input owes may be taken for sent");
     }
 }

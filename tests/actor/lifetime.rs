@@ -78,6 +78,8 @@ async fn an_idle_thread_is_put_down_and_comes_back_with_all_that_it_knew() {
     committed(&handle, "say one").await;
     drop(handle);
     until("only the router is left", || alive() == 1).await;
+    drop(resident.thread("th-nothing-is-said-to").await.unwrap());
+    until("also of a thread that nobody speaks to", || alive() == 1).await;
     let handle = resident.thread(THREAD).await.unwrap();
     committed(&handle, "seen").await;
     assert_eq!(handle.len().await, Ok(4));
