@@ -166,15 +166,23 @@ impl Router {
     }
 
     fn open(&mut self, thread: ThreadId) -> Result<ThreadHandle, ResidentError> {
-        self.active.retain(|_, active| active.handle.is_some() || !active.task.is_finished());
+        self.forget_ended();
         if self.active.len() >= self.options.max_active && !self.active.contains_key(&thread) {
             return Err(ResidentError::Busy(self.options.max_active));
         }
         Ok(self.serve(thread))
     }
 
+    /// Actors that have ended are forgotten where there would be too many.
+    fn forget_ended(&mut self) {
+        if self.active.len() >= self.options.max_active {
+            self.active.retain(|_, active| active.handle.is_some() || !active.task.is_finished());
+        }
+    }
+
     /// The handle of a thread's actor, started if there is none.
     fn serve(&mut self, thread: ThreadId) -> ThreadHandle {
+        self.forget_ended();
         let before = match self.active.remove(&thread) {
             Some(mut active) => match active.handle.clone().or_else(|| active.weak.upgrade()) {
                 Some(handle) => {

@@ -130,6 +130,8 @@ async fn what_a_retry_discards_is_not_shown_any_more() {
     let handle = actor(&world);
     handle.push_user("hi").unwrap();
     snapshot_when(&handle, |snapshot| snapshot.partial_text() == "wrong").await;
+    snapshot_when(&handle, |snapshot| snapshot.partial.is_empty()).await;
+    assert_eq!(world.model.calls(), 1, "it is gone before the retry begins");
     let second = snapshot_when(&handle, |snapshot| snapshot.partial_text().contains("right")).await;
     assert_eq!(second.partial_text(), "right");
     handle.stop_response().unwrap();
