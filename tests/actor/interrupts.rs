@@ -181,18 +181,20 @@ async fn a_response_that_is_stopped_by_request_says_so() {
 
 #[tokio::test]
 async fn what_was_said_before_and_is_pushed_once_more_does_not_end_its_own_answer() {
-    let slow = vec![piece("so "), ScriptedEvent::DelayMs(300), piece("slow")];
-    let world = World::new(ScriptedModel::script(vec![text("one"), slow]));
+    let world = World::new(ScriptedModel::script(vec![text("one"), hanging(vec![piece("so far")])]));
     let handle = actor(&world);
     let first = AgentInput::user("first");
     committed(&handle, &first).await;
     let second = AgentInput::user("second");
     handle.push(&second).unwrap();
-    snapshot_when(&handle, |snapshot| snapshot.partial_text() == "so ").await;
+    snapshot_when(&handle, |snapshot| snapshot.partial_text() == "so far").await;
     handle.push(first.again()).unwrap();
     handle.push(second.again()).unwrap();
+    handle.stop_response().unwrap();
     flushed(&handle).await;
-    assert_eq!(world.story().await, ["user: first", "assistant: one", "user: second", "assistant: so slow"]);
+    assert_eq!(world.story().await, ["user: first", "assistant: one", "user: second", "assistant: so far"]);
+    let last = world.output.texts().pop().unwrap();
+    assert!(last.starts_with("Stopped, as you asked"), "only that has ended it: {last}");
 }
 
 #[tokio::test]

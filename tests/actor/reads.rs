@@ -125,13 +125,11 @@ async fn a_client_that_attaches_in_mid_stream_gets_history_partial_response_view
 
 #[tokio::test]
 async fn what_a_retry_discards_is_not_shown_any_more() {
-    let cut = vec![piece("wrong"), ScriptedEvent::DelayMs(200), ScriptedEvent::Cut(true)];
+    let cut = vec![piece("wrong"), ScriptedEvent::DelayMs(1_000), ScriptedEvent::Cut(true)];
     let world = World::new(ScriptedModel::script(vec![cut, hanging(vec![piece("right")]), text("x")]));
     let handle = actor(&world);
     handle.push_user("hi").unwrap();
     snapshot_when(&handle, |snapshot| snapshot.partial_text() == "wrong").await;
-    snapshot_when(&handle, |snapshot| snapshot.partial.is_empty()).await;
-    assert_eq!(world.model.calls(), 1, "it is gone before the retry begins");
     let second = snapshot_when(&handle, |snapshot| snapshot.partial_text().contains("right")).await;
     assert_eq!(second.partial_text(), "right");
     handle.stop_response().unwrap();
