@@ -41,8 +41,9 @@ impl History {
 
     /// How many items stand before the first uncommitted one, from the beginning of the thread's oldest span.
     fn committed_end(&self) -> u64 {
-        let inherited: u64 = self.base.iter().map(|span| span.to.0.saturating_sub(span.from.0)).sum();
-        inherited.saturating_add(self.head.0.saturating_sub(1))
+        let own = self.head.0.saturating_sub(1);
+        // Stored numbers: they may say anything.
+        self.base.iter().fold(own, |sum, span| sum.saturating_add(span.to.0.saturating_sub(span.from.0)))
     }
 
     /// After a rewind nothing is out that is no longer there.
@@ -137,14 +138,14 @@ impl History {
         }
         let goal_bytes = if bytes > HIGH { LOW } else { usize::MAX };
         let goal_count = if count > most { most - most / 4 } else { usize::MAX };
-        let mut reached = None;
+        let mut reached: Option<(u64, u32)> = None;
         for image in self.shown_images() {
             if bytes <= goal_bytes && count <= goal_count {
                 break;
             }
             bytes = bytes.saturating_sub(image.data.as_str().len());
             count = count.saturating_sub(1);
-            reached = Some((image.place, image.nth + 1));
+            reached = reached.max(Some((image.place, image.nth.saturating_add(1))));
         }
         let Some(reached) = reached else { return false };
         (self.images_out.before, self.images_out.nth) = reached;
@@ -157,7 +158,7 @@ impl History {
     /// any. Those of new inputs, which no answer has proven; without such ones all.
     pub fn set_images_aside(&mut self) -> bool {
         let images = self.shown_images();
-        let new = self.committed_end() + self.safe.len() as u64;
+        let new = self.committed_end().saturating_add(self.safe.len() as u64);
         let of_new = images.iter().filter(|image| image.place >= new);
         let suspects: BTreeSet<String> = of_new.map(|image| image::digest(image.data)).collect();
         self.images_aside = match suspects.is_empty() {
