@@ -282,14 +282,19 @@ proptest! {
             history.set_images_aside();
         }
         let Ok(first) = history.render_history(&options(true, None)) else { return Ok(()) };
-        let moved = history.make_room_for_images(&first.request, Some(most));
-        let request = history.render_history(&options(true, None)).unwrap().request;
+        let mut request = first.request.clone();
+        let mut rounds = 0;
+        // More than one only where results without a call, which no request shows, hold images.
+        while history.make_room_for_images(&request, Some(most)) {
+            rounds += 1;
+            prop_assert!(rounds < 100, "each round moves on");
+            request = history.render_history(&options(true, None)).unwrap().request;
+        }
         if let Err(why) = provider_rules::judge(&request) {
             prop_assert!(false, "{why}\n{:#?}", request.messages);
         }
         prop_assert!(request.images() <= most, "{} images, {most} fit", request.images());
-        prop_assert_eq!(moved, first.request.images() > most);
-        prop_assert!(!history.make_room_for_images(&request, Some(most)), "once");
+        prop_assert_eq!(rounds > 0, first.request.images() > most);
         let out = history.images_out();
         prop_assert!((out.before, out.nth) >= (before, nth), "only forward");
     }
