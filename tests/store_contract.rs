@@ -1,6 +1,6 @@
 //! One contract for every store: in memory, on an embedded DynamoDB, and on a server that somebody else wrote.
 //!
-//! The cases are in `store_contract/`: `commits` and `kept` hold for every store, `table` for the DynamoDB table
+//! The cases are in `store_contract/`: `commits`, `generations` and `kept` hold for every store, `table` for the DynamoDB table
 //! alone. Each makes its own store, so all run at once.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
@@ -12,6 +12,8 @@ mod ddb;
 mod bed;
 #[path = "store_contract/commits.rs"]
 mod commits;
+#[path = "store_contract/generations.rs"]
+mod generations;
 #[path = "store_contract/kept.rs"]
 mod kept;
 #[path = "store_contract/table.rs"]
@@ -20,6 +22,7 @@ mod table;
 /// The cases by name, for the macro below.
 mod cases {
     pub use crate::commits::*;
+    pub use crate::generations::*;
     pub use crate::kept::*;
 }
 
@@ -92,6 +95,12 @@ contract! {
     a_name_is_whose_who_claims_it_first_and_threads_are_listed_by_owner,
     i2_a_choice_is_closed_by_the_commit_that_answers_it,
     the_last_cancel_request_is_loaded_with_its_thread,
+    c9_c13_a_generation_hides_items_from_requests_and_from_nothing_else,
+    c10_a_slice_and_a_compaction_overwrite_nothing_of_each_other,
+    c10_c16_a_compaction_counts_only_where_it_was_planned,
+    c11_c82_sent_twice_it_is_done_once_and_of_two_compactors_one_wins,
+    c27_attempts_are_stored_and_leave_the_summary_as_it_is,
+    c14_c15_a_rewind_keeps_the_generation_it_is_told_and_numbers_anew,
 }
 
 table_contract! {

@@ -169,6 +169,8 @@ fn notices(meta: &Meta) -> Vec<&str> {
             | Promise::Message { .. }
             | Promise::Schedule { .. }
             | Promise::End { .. }
+            | Promise::Compact { .. }
+            | Promise::Compacted { .. }
             | Promise::Closed
             | Promise::Unknown(_) => None,
         })

@@ -28,13 +28,25 @@ impl History {
         Some(what)
     }
 
+    /// Leaves out the largest result or event that has just arrived; false if there is none.
+    pub fn leave_out_largest_result(&mut self, why: LeftOut) -> bool {
+        let candidates = self.unvalidated.iter_mut().filter(|draft| draft.left_out.is_none());
+        let results = candidates.filter(|draft| kind(&draft.body) == Some(LeftOutInput::Result));
+        match results.max_by_key(|draft| draft.body.to_raw().len()) {
+            Some(draft) => draft.left_out = Some(why),
+            None => return false,
+        }
+        true
+    }
+
     /// Everything but the turn buffer, in order, as a model is shown it.
     pub(super) fn shown(&self) -> Vec<Cow<'_, ItemBody>> {
         let names = match self.prune.hard_before {
             0 => Names::default(),
             _ => Names::of_calls(self),
         };
-        let committed = self.committed.iter().filter_map(|item| match item.facts.left_out {
+        let committed = self.committed[self.first_shown()..].iter();
+        let committed = committed.filter_map(|item| match item.facts.left_out {
             None => self.pruned(item, &names),
             Some(why) => Some(Cow::Owned(placeholder(&item.body, why))),
         });
@@ -42,7 +54,7 @@ impl History {
             None => Cow::Borrowed(&draft.body),
             Some(why) => Cow::Owned(placeholder(&draft.body, why)),
         });
-        committed.chain(drafts).collect()
+        self.shown_in_front().into_iter().chain(committed).chain(drafts).collect()
     }
 }
 

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::content::{ContentPart, ImageData};
 use super::ids::{CallId, MessageId, ThreadId};
 use super::json::{self, RawJson};
-use super::operation::{Fork, Rewind};
+use super::operation::{Compact, CompactionReport, Fork, Rewind};
 use super::recurrence::{Firing, Recurrence};
 
 /// The newest queue schema this version reads. A message of a newer one is handed back untouched.
@@ -67,6 +67,10 @@ pub enum InputContent {
     Fork(Fork),
     /// End the thread (dormouse only).
     Close,
+    /// Summarise the older part of the thread (dormouse only).
+    Compact(Compact),
+    /// A compaction beside the thread has ended (dormouse only).
+    CompactionComplete(CompactionReport),
     /// Dispatch a pending call once more (dormouse only).
     Resend(Resend),
     /// A message of this thread went to the dead-letter queue (dormouse only).
@@ -272,6 +276,8 @@ enum ContentOut<'a> {
     Rewind(&'a Rewind),
     Fork(&'a Fork),
     Close,
+    Compact(&'a Compact),
+    CompactionComplete(&'a CompactionReport),
     Resend(&'a Resend),
     Undeliverable(&'a Undeliverable),
 }
@@ -349,6 +355,8 @@ impl InputMessage {
             InputContent::Rewind(rewind) => ContentOut::Rewind(rewind),
             InputContent::Fork(fork) => ContentOut::Fork(fork),
             InputContent::Close => ContentOut::Close,
+            InputContent::Compact(compact) => ContentOut::Compact(compact),
+            InputContent::CompactionComplete(report) => ContentOut::CompactionComplete(report),
             InputContent::Resend(resend) => ContentOut::Resend(resend),
             InputContent::Undeliverable(dead) => ContentOut::Undeliverable(dead),
         };
@@ -411,6 +419,8 @@ fn parse_content(raw: &RawJson) -> Result<InputContent, InputError> {
         "rewind" => InputContent::Rewind(read("content", raw)?),
         "fork" => InputContent::Fork(read("content", raw)?),
         "close" => InputContent::Close,
+        "compact" => InputContent::Compact(read("content", raw)?),
+        "compaction_complete" => InputContent::CompactionComplete(read("content", raw)?),
         "resend" => InputContent::Resend(read("content", raw)?),
         "undeliverable" => InputContent::Undeliverable(read("content", raw)?),
         other => return Err(InputError::UnknownContent(other.to_owned())),

@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep};
 
 use super::failures::{AfterFailure, Spent, bound_reached, check_time, class_name, failed, give_up};
 use super::synchronous::{arguments, run_open_synchronous_calls};
-use super::{DisplayEvent, Runtime, Session, SliceError, stop};
+use super::{DisplayEvent, Runtime, Session, SliceError, compact, stop};
 use crate::history::render::{RenderError, RenderOptions};
 use crate::history::{Layer, MAX_CALLS, wording};
 use crate::message::{CallId, ContentPart, Outcome, SettledBy, ToolCallItem};
@@ -78,6 +78,20 @@ pub fn run_completion<'a>(
                 yield CompletionEvent::Action(CompletionAction::Done);
                 return;
             }
+            let stop_at = deadline.checked_sub(runtime.limits.deadline_margin).unwrap_or(deadline);
+            let mut asked = stop::asked(runtime, manager);
+            let room = compact::make_room(runtime, session, manager, &mut spent, deadline);
+            let room = match unless_stopped(room, stop_at, cancel, &mut asked).await? {
+                Waited::Done(room) => Some(room?),
+                Waited::Stopped => None,
+            };
+            if room != Some(compact::Room::Enough) {
+                if room.is_none() {
+                    stop::end_response(runtime, session, manager);
+                }
+                yield CompletionEvent::Action(CompletionAction::Done);
+                return;
+            }
             let rendered = match manager.render_history(&options(session)) {
                 Ok(rendered) => rendered,
                 Err(RenderError::Empty) => {
@@ -102,9 +116,7 @@ pub fn run_completion<'a>(
             yield CompletionEvent::Show(DisplayEvent::Asking { model: model.clone() });
             let started = Instant::now();
             let mut response = Err(ModelError::new(ErrorClass::Transient, "the stream was cut"));
-            let stop_at = deadline.checked_sub(runtime.limits.deadline_margin).unwrap_or(deadline);
             let request = session.profile.model.stream(rendered.request);
-            let mut asked = stop::asked(runtime, manager);
             let mut stopped = false;
             match unless_stopped(request, stop_at, cancel, &mut asked).await? {
                 Waited::Stopped => stopped = true,
@@ -164,6 +176,13 @@ pub fn run_completion<'a>(
                         yield CompletionEvent::Show(DisplayEvent::Discarded { why: e.message.clone() });
                     }
                     manager.history_mut().discard_turn();
+                    if e.class == ErrorClass::Overflow
+                        && spent.retries < runtime.limits.retries
+                        && compact::after_overflow(runtime, session, manager, &mut spent, deadline).await?
+                    {
+                        spent.retries += 1;
+                        continue;
+                    }
                     match failed(runtime, &mut spent, manager, e, deadline)? {
                         AfterFailure::Wait(delay) => sleep(delay).await,
                         AfterFailure::Again => {}

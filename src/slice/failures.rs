@@ -20,7 +20,12 @@ pub(super) struct Spent {
     pub retries: u32,
     pub refused_rounds: u32,
     pub synchronous_rounds: u32,
+    /// Chunks that were summarised before a request.
+    pub chunks: u32,
+    /// How far the ladder of a request that is too large was climbed.
+    pub rung: u32,
 }
+
 pub(super) fn check_time(runtime: &Runtime, deadline: Instant) -> Result<(), SliceError> {
     if Instant::now() + runtime.limits.deadline_margin >= deadline {
         return Err(SliceError::Deadline);

@@ -6,6 +6,7 @@
 
 mod batch;
 mod choices;
+mod compact;
 mod complete;
 mod dispatch;
 pub mod drain;
@@ -33,6 +34,7 @@ use crate::thread::ThreadError;
 use crate::tools::{ToolSet, ToolSource};
 
 pub use batch::{Input, Processed, process_batch};
+pub use compact::Summaries;
 pub use complete::{CompletionAction, CompletionEvent, run_completion};
 pub use dispatch::execute_action;
 pub use events::{DisplayEvent, NoObserver, Observer};
@@ -123,6 +125,8 @@ pub struct AgentProfile {
     pub max_output_tokens: Option<u32>,
     /// Whether old tool results are shortened when the window fills.
     pub prune: bool,
+    /// Who summarises what the window does not hold; none: nobody.
+    pub compaction: Option<Summaries>,
 }
 
 /// Agents by name.
@@ -140,8 +144,13 @@ pub trait Agents: Send + Sync {
 /// Agents as configured, their models made once.
 pub struct ConfiguredAgents {
     config: Arc<Config>,
-    models: std::collections::BTreeMap<String, Result<Arc<dyn ModelProvider>, ModelError>>,
+    models: Models,
+    /// The summarising models of agents that have one of their own.
+    summaries: Models,
 }
+
+/// Models by the agent that uses them.
+type Models = std::collections::BTreeMap<String, Result<Arc<dyn ModelProvider>, ModelError>>;
 
 impl ConfiguredAgents {
     /// Makes the model of every agent with `provider`. A model that cannot be made fails its own agents only,
@@ -150,15 +159,22 @@ impl ConfiguredAgents {
         config: Arc<Config>,
         provider: impl Fn(&crate::config::ModelConfig) -> Result<Arc<dyn ModelProvider>, ModelError>,
     ) -> Self {
-        let names = config.agents.keys().cloned().chain([config.default_agent.clone()]);
+        let names = || config.agents.keys().cloned().chain([config.default_agent.clone()]);
         let fatal = |e: crate::config::ConfigError| ModelError::new(ErrorClass::Fatal, e.to_string());
-        let models = names
+        let summaries = names()
+            .filter_map(|name| {
+                let model = config.agent(&name).ok()?.compaction.model?;
+                let model = config.named_model(&model).map_err(fatal).and_then(|model| provider(&model));
+                Some((name, model))
+            })
+            .collect();
+        let models = names()
             .map(|name| {
                 let model = config.model(&name).map_err(fatal).and_then(|model| provider(&model));
                 (name, model)
             })
             .collect();
-        Self { config, models }
+        Self { config, models, summaries }
     }
 }
 
@@ -177,7 +193,20 @@ impl Agents for ConfiguredAgents {
         let model = self.models.get(agent).cloned().unwrap_or_else(|| {
             Err(ModelError::new(ErrorClass::Fatal, format!("there is no agent {agent:?}")))
         })?;
+        let summaries = match self.summaries.get(agent) {
+            Some(own) => own.clone()?,
+            None => model.clone(),
+        };
+        let threshold_percent = settings
+            .compaction
+            .threshold_percent
+            .unwrap_or(crate::compaction::policy::DEFAULT_THRESHOLD_PERCENT);
         Ok(AgentProfile {
+            compaction: settings
+                .compaction
+                .enabled
+                .unwrap_or(true)
+                .then_some(Summaries { model: summaries, threshold_percent }),
             model,
             system_prompt: settings.system_prompt,
             max_output_tokens: settings.max_output_tokens,

@@ -59,7 +59,7 @@ pub(super) async fn fork(
         return refused("a thread of this name exists; a fork needs a new one".to_owned());
     }
     let store = runtime.store.clone();
-    let source = HistoryManager::new_with_history(store.clone(), store, fork.source.clone()).await?;
+    let source = HistoryManager::load_whole(store.clone(), store, fork.source.clone(), &[]).await?;
     if !source.exists() {
         return refused(format!("there is no thread {}", fork.source));
     }
@@ -69,6 +69,8 @@ pub(super) async fn fork(
     };
     let owner = message.user_id().or_else(|| source.meta().owner.clone());
     manager.found(source.meta().agent.clone(), owner, arrival.now_ms);
+    let generation = source.generation_within(point.base()).await?;
+    manager.inherit_generation(generation.map(|(generation, _)| generation.at));
     manager.history_mut().inherit(point);
     manager.record_processed(arrival, DedupLife::Days);
     tracing::info!(thread = %manager.history().thread(), source = %fork.source, "thread forked");

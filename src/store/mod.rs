@@ -6,6 +6,7 @@
 
 mod commit;
 pub mod dynamodb;
+mod generation;
 pub mod memory;
 mod meta;
 
@@ -21,7 +22,11 @@ pub use commit::{
     ChoiceRow, Commit, Committed, DedupLife, Expect, MAX_ACTIONS, MAX_COMMIT_BYTES, NewThread,
     SubscriptionChange,
 };
-pub use meta::{Hold, Meta, OutboxEntry, PendingCall, Promise, Prune, Span, ThreadKind};
+pub use generation::{
+    Compacted, CompactionCommit, CompactionRun, CompactionState, Generation, GenerationId, Pointer, Position,
+    behind, position,
+};
+pub use meta::{Asked, Hold, Meta, OutboxEntry, PendingCall, Promise, Prune, Span, ThreadKind};
 
 /// Item text above this is kept in body rows, and the item row refers to it.
 pub const INLINE_BYTES: usize = 8 * 1024;
@@ -33,8 +38,14 @@ pub const DEDUP_DAYS: i64 = 15;
 pub struct Loaded {
     /// The thread's state; none if there is no such thread.
     pub meta: Option<Meta>,
-    /// Everything the thread inherits and its own log, in order, complete.
+    /// Everything the thread inherits and its own log, in order, complete; without the first [`unread`](Self::unread).
     pub items: Vec<Item>,
+    /// Items in front that `generation` stands for and that were not read.
+    pub unread: usize,
+    /// The newest summary, where it could be read.
+    pub generation: Option<Generation>,
+    /// The opener of the turn that the summary ends in, if it ends in one.
+    pub opener: Option<Item>,
     /// Which of the asked dedup ids have a row that has not expired.
     pub processed: BTreeSet<DedupId>,
     /// Inputs kept aside, in arrival order.
@@ -217,8 +228,8 @@ pub trait ConversationStore: Send + Sync {
     /// but an item of unknown kind.
     async fn load(&self, thread: &ThreadId, dedup: &[DedupId]) -> Result<Loaded, StoreError>;
 
-    /// As [`load`](Self::load), but of results that requests do not hold whole ([`Prune`]) perhaps only an excerpt:
-    /// what is not sent need not be read.
+    /// As [`load`](Self::load), but perhaps without what requests do not hold: items that a summary stands for, and texts
+    /// of results that they show shortened ([`Prune`]).
     async fn load_for_request(&self, thread: &ThreadId, dedup: &[DedupId]) -> Result<Loaded, StoreError> {
         self.load(thread, dedup).await
     }
@@ -229,6 +240,15 @@ pub trait ConversationStore: Send + Sync {
     /// [`StoreError::Invalid`] if [`Commit::validate`] does; after [`StoreError::Unavailable`] it is unknown
     /// whether it took effect.
     async fn commit(&self, commit: Commit) -> Result<Committed, StoreError>;
+
+    /// Writes a generation with META's pointer to it, or attempts, or nothing of them. Sent again it is done once.
+    async fn compact(&self, change: CompactionCommit) -> Result<Compacted, StoreError>;
+
+    /// A generation; none if it is not there or cannot be read any more. Strongly consistent.
+    async fn generation(&self, id: &GenerationId) -> Result<Option<Generation>, StoreError>;
+
+    /// The items of a piece of a log, complete, whole. Strongly consistent.
+    async fn read_span(&self, span: &Span) -> Result<Vec<Item>, StoreError>;
 
     /// Whether an input was processed or parked. Strongly consistent.
     async fn is_message_processed(&self, thread: &ThreadId, dedup: &DedupId) -> Result<bool, StoreError>;

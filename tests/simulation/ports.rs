@@ -5,12 +5,12 @@ use std::pin::pin;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use dormouse::message::{CallId, DedupId, InputMessage, MessageId, OutputMessage, RawJson, ThreadId};
+use dormouse::message::{CallId, DedupId, InputMessage, Item, MessageId, OutputMessage, RawJson, ThreadId};
 use dormouse::queue::{DeadLetters, InputSender, OutputSender, QueueError, Redelivery};
 use dormouse::slice::Clock;
 use dormouse::store::{
-    ChoiceRow, Commit, Committed, ConversationStore, DeadLetter, Loaded, Meta, StateStore, Stop, StoreError,
-    Subscription, ThreadSummary,
+    ChoiceRow, Commit, Committed, Compacted, CompactionCommit, ConversationStore, DeadLetter, Generation,
+    GenerationId, Loaded, Meta, Span, StateStore, Stop, StoreError, Subscription, ThreadSummary,
 };
 
 use crate::ledger::gives_up;
@@ -108,6 +108,19 @@ impl ConversationStore for Ports {
             self.0.with(|sim| sim.note(|| "  a race is lost".to_owned()));
         }
         Ok(committed)
+    }
+
+    async fn compact(&self, change: CompactionCommit) -> Result<Compacted, StoreError> {
+        self.0.pause().await;
+        self.read("compaction refused").await?.compact(change).await
+    }
+
+    async fn generation(&self, id: &GenerationId) -> Result<Option<Generation>, StoreError> {
+        self.read("compaction refused").await?.generation(id).await
+    }
+
+    async fn read_span(&self, span: &Span) -> Result<Vec<Item>, StoreError> {
+        self.read("compaction refused").await?.read_span(span).await
     }
 
     async fn is_message_processed(&self, thread: &ThreadId, dedup: &DedupId) -> Result<bool, StoreError> {

@@ -11,12 +11,12 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
-use dormouse::message::{CallId, DedupId, InputMessage, MessageId, RawJson, ThreadId};
+use dormouse::message::{CallId, DedupId, InputMessage, Item, MessageId, RawJson, ThreadId};
 use dormouse::queue::{InputSender, QueueError};
 use dormouse::rap::{CallbackKeys, CallbackTokens};
 use dormouse::store::{
-    ChoiceRow, Commit, Committed, ConversationStore, DeadLetter, Loaded, Meta, StateStore, Stop, StoreError,
-    Subscription, ThreadSummary,
+    ChoiceRow, Commit, Committed, Compacted, CompactionCommit, ConversationStore, DeadLetter, Generation,
+    GenerationId, Loaded, Meta, Span, StateStore, Stop, StoreError, Subscription, ThreadSummary,
 };
 
 /// A request as a fake server saw it.
@@ -212,6 +212,15 @@ impl ConversationStore for StoreDown {
         down()
     }
     async fn commit(&self, _: Commit) -> Result<Committed, StoreError> {
+        down()
+    }
+    async fn compact(&self, _: CompactionCommit) -> Result<Compacted, StoreError> {
+        down()
+    }
+    async fn generation(&self, _: &GenerationId) -> Result<Option<Generation>, StoreError> {
+        down()
+    }
+    async fn read_span(&self, _: &Span) -> Result<Vec<Item>, StoreError> {
         down()
     }
     async fn is_message_processed(&self, _: &ThreadId, _: &DedupId) -> Result<bool, StoreError> {

@@ -14,7 +14,7 @@ use crate::message::{
     CallId, DedupId, Epoch, Item, ItemBody, ItemFacts, ItemId, LeftOut, MessageId, Seq, ThreadId, excerpt_of,
 };
 use crate::store::{
-    ChoiceRow, DeadLetter, INLINE_BYTES, ParkedInput, Prune, Stop, Subscription, body_digest,
+    ChoiceRow, DeadLetter, Generation, INLINE_BYTES, ParkedInput, Prune, Stop, Subscription, body_digest,
 };
 
 /// A row's attributes.
@@ -52,6 +52,8 @@ const SERVER: &str = "server";
 const STORED_AT: &str = "stored_at";
 const THREAD: &str = "thread";
 const REASON: &str = "reason";
+/// What is known of a generation beside its text.
+const FACTS: &str = "facts";
 /// The id of a cancel request.
 const REQUEST: &str = "request";
 /// Milliseconds in the unit of `expires_at`.
@@ -180,6 +182,22 @@ pub(super) fn read_item(seq: Seq, row: &Row, bodies: &Bodies) -> Item {
 /// The short form of an item whose text is in rows of its own, and the characters of that.
 fn read_excerpt(row: &Row) -> Option<(&str, usize)> {
     Some((text(row, EXCERPT)?, number(row, CHARS)?))
+}
+
+/// A generation as a row.
+pub(super) fn generation_row(generation: &Generation) -> Row {
+    let mut row = new_row(&keys::generation(&generation.at.id));
+    // Our own type: string keys and finite numbers.
+    row.insert(FACTS.to_owned(), s(serde_json::to_string(generation).expect("bug: a generation serialises")));
+    put_text(&mut row, &generation.text);
+    row
+}
+
+/// A row as a generation; none if it cannot be read any more: then the items count, which are all there.
+pub(super) fn read_generation(row: &Row, bodies: &Bodies) -> Option<Generation> {
+    let mut generation: Generation = serde_json::from_str(text(row, FACTS)?).ok()?;
+    generation.text = content(row, bodies)?.to_owned();
+    Some(generation)
 }
 
 /// Whether requests under `prune` hold less of the item than its excerpt does: its text need not be read.
