@@ -161,6 +161,7 @@ async fn run(args: Args) -> Result<(), CliError> {
         Some(Command::Pending(pending)) => pending::run(&global, pending).await,
         Some(Command::Rewind(rewind)) => operations::rewind(&global, rewind).await,
         Some(Command::Fork(fork)) => operations::fork(&global, fork).await,
+        Some(Command::Compact(compact)) => operations::compact(&global, compact).await,
         Some(Command::Close(close)) => operations::close(&global, close).await,
         Some(Command::Redrive(redrive)) => redrive::run(&global, redrive).await,
     }

@@ -5,13 +5,28 @@ use super::HistoryManager;
 use crate::history::Arrival;
 use crate::message::{CallId, Compact, Item, ItemBody, Seq, ThreadId};
 use crate::store::{
-    Asked, CompactionRun, CompactionState, Generation, GenerationId, Meta, NewThread, Pointer, Position,
-    Promise, Span, StoreError, ThreadKind, behind,
+    Asked, CompactionRun, CompactionState, ConversationStore, Generation, GenerationId, Meta, NewThread,
+    Pointer, Position, Promise, Span, StoreError, ThreadKind, behind,
 };
 use crate::thread::MAX_SPAWNS;
 
 /// Older generations that a rewind or a fork looks through.
 const MAX_GENERATIONS: usize = 1_000;
+
+/// A thread's generations, newest first, as far as they can be read; at most [`MAX_GENERATIONS`].
+pub async fn generations(
+    store: &dyn ConversationStore,
+    newest: Option<&Pointer>,
+) -> Result<Vec<Generation>, StoreError> {
+    let mut found: Vec<Generation> = Vec::new();
+    let mut next = newest.map(|newest| newest.id.clone());
+    while let Some(id) = next.filter(|_| found.len() < MAX_GENERATIONS) {
+        let Some(generation) = store.generation(&id).await? else { break };
+        next = generation.parent.clone();
+        found.push(generation);
+    }
+    Ok(found)
+}
 
 impl HistoryManager {
     /// What the thread shows now is another view than its last request had: what the provider counted then does not count

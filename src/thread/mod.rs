@@ -14,6 +14,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 pub use commit::Progress;
+pub use compaction::generations;
 pub use family::MAX_SPAWNS;
 
 use crate::history::render::{RenderError, RenderOptions, Rendered};
