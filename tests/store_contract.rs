@@ -16,8 +16,16 @@ mod commits;
 mod generations;
 #[path = "store_contract/kept.rs"]
 mod kept;
+#[path = "store_contract/summaries.rs"]
+mod summaries;
 #[path = "store_contract/table.rs"]
 mod table;
+
+/// The cases of the table alone.
+mod table_cases {
+    pub use crate::summaries::*;
+    pub use crate::table::*;
+}
 
 /// The cases by name, for the macro below.
 mod cases {
@@ -53,13 +61,13 @@ macro_rules! table_contract {
     ($($case:ident),* $(,)?) => {
         #[cfg(feature = "local")]
         mod embedded_table {
-            $(#[tokio::test] async fn $case() { crate::table::$case(&crate::ddb::shared_url()).await })*
+            $(#[tokio::test] async fn $case() { crate::table_cases::$case(&crate::ddb::shared_url()).await })*
         }
 
         mod server_table {
             $(#[tokio::test] async fn $case() {
                 if let Some(url) = crate::ddb::server_url() {
-                    crate::table::$case(&url).await
+                    crate::table_cases::$case(&url).await
                 }
             })*
         }
@@ -112,6 +120,9 @@ table_contract! {
     i2_a_commit_whose_answer_was_lost_is_done,
     i6_a_lost_race_after_a_lost_answer_is_a_lost_race,
     a_missing_table_is_refused_and_a_dead_server_unavailable,
+    c13_of_a_thread_of_100_000_items_no_more_rows_are_read_than_of_one_of_1_000,
+    c11_a_compaction_whose_answer_was_lost_is_done_and_one_that_came_too_late_is_not,
+    i7_a_summary_that_cannot_be_read_stands_for_nothing_and_unknown_attributes_survive,
 }
 
 #[cfg(feature = "local")]

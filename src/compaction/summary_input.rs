@@ -329,7 +329,7 @@ mod tests {
         let source = Source { prior: None, items: &tiny, cuts: &cuts, end: tiny.len(), focus: None };
         let built = build(&source, 2_001, Estimator::Bytes2).unwrap();
         assert!(built.tokens <= 2_001 && built.tokens > 1_500, "{}", built.tokens);
-        assert!(built.covers < tiny.len() && built.covers % 2 == 0, "whole turns: {}", built.covers);
+        assert!(built.covers < tiny.len() && built.covers.is_multiple_of(2), "whole turns: {}", built.covers);
         let long = items(vec![user(&"ä<".repeat(9_000)), said("end")]);
         let source = Source { prior: None, items: &long, cuts: &[1], end: 2, focus: None };
         let built = build(&source, 1_000, Estimator::Bytes1).unwrap();

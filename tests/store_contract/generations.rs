@@ -10,7 +10,7 @@ use dormouse::store::{
 use crate::bed::{Bed, append, raws, said};
 
 /// The `number`th summary of a thread's first log, up to `through`.
-fn generation(meta: &Meta, number: u32, through: u64, text: &str) -> Generation {
+pub fn generation(meta: &Meta, number: u32, through: u64, text: &str) -> Generation {
     let at = |seq| Position { thread: meta.thread.clone(), epoch: meta.epoch, seq: Seq(seq) };
     let id = |number| GenerationId { thread: meta.thread.clone(), epoch: meta.epoch, number };
     Generation {
@@ -26,7 +26,7 @@ fn generation(meta: &Meta, number: u32, through: u64, text: &str) -> Generation 
     }
 }
 
-fn chunk(meta: &Meta, last: u32, generation: Generation) -> CompactionCommit {
+pub fn chunk(meta: &Meta, last: u32, generation: Generation) -> CompactionCommit {
     CompactionCommit {
         thread: meta.thread.clone(),
         epoch: meta.epoch,
