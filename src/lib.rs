@@ -20,11 +20,13 @@
 //! | [`thread`] | `HistoryManager`: load and commit around the core | `history`, `store` |
 //! | [`mod@slice`] | prepare, complete, dispatch, the SQS batch | `thread` and every port |
 //! | [`http`] | the axum router that the Lambda function and local mode serve | `rap`, `store`, `queue` |
+//! | [`agent`] | the library: `AgentSystem`, one step at a time or resident | `slice` and every port |
 //! | [`assembly`] | puts a process together from its configuration | everything above |
 //! | `local` | the embedded AWS, its journal, the poll loop (feature `local`) | everything |
 //!
 //! Arrows point one way: nothing imports `local` or a binary.
 
+pub mod agent;
 pub mod assembly;
 pub mod compaction;
 pub mod config;

@@ -304,3 +304,50 @@ fn a_conversation_is_rewound_after_it_was_shown_forked_and_closed() {
     }
     panic!("the thread is not closed");
 }
+
+#[test]
+fn a_conversation_is_exported_imported_redacted_and_deleted() {
+    let home = Home::new();
+    let serving = home.serve(&[]);
+    home.ok(&["send", "say hunter2", "-t", "t1"]);
+    home.items_when("t1", |items| items.len() == 2);
+    let document = home.ok(&["export", "t1"]);
+    let file = home.path("t1.json");
+    std::fs::write(&file, &document).unwrap();
+    home.ok(&["import", file.to_str().unwrap(), "t2"]);
+    home.items_when("t2", |items| items.len() == 2);
+    home.ok(&["send", "seen", "-t", "t2"]);
+    let items = home.items_when("t2", |items| items.len() == 4);
+    assert_eq!(items[3], "assistant: seen: say hunter2");
+
+    let asked = home.run(&["redact", "t1", "--text", "hunter2"]);
+    assert_eq!(asked.code, Some(2), "without --yes a script changes nothing: {asked:?}");
+    assert_eq!(home.ok(&["redact", "t1", "--text", "hunter2", "--yes"]), "2 stored text(s) changed");
+    assert!(!home.ok(&["export", "t1"]).contains("hunter2"));
+    for wrong in [
+        &["export", "t9"][..],
+        &["export", "t1", "--epoch", "4"],
+        &["import", file.to_str().unwrap(), "t1"],
+        &["import", "/nowhere.json", "t3"],
+        &["import", "Cargo.toml", "t3"],
+        &["redact", "t1"],
+        &["redact", "t1", "--text", "x", "--yes"],
+        &["redact", "t1", "--item", "i7-7", "--yes"],
+        &["delete"],
+        &["delete", "t1", "--yes"],
+    ] {
+        assert_eq!(home.run(wrong).code, Some(2), "{wrong:?}");
+    }
+    home.ok(&["close", "t1"]);
+    for _ in 0..100 {
+        if home.ok(&["threads"]).contains("closed") {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    assert_eq!(home.ok(&["delete", "--idle", "1d", "--yes"]), "", "it was used just now");
+    assert_eq!(home.ok(&["delete", "t1", "--yes"]), "t1 deleted");
+    drop(serving);
+    assert!(!home.ok(&["threads"]).contains("t1"));
+    assert!(home.ok(&["show", "t2"]).contains("hunter2"), "an import has items of its own");
+}

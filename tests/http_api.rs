@@ -626,3 +626,30 @@ async fn a_thread_is_rewound_forked_and_closed_by_its_owner_alone() {
     assert_eq!(ann.get("/threads/t-1").await.1["closed"], true);
     assert_eq!(ann.post("/threads/t-1/rewind", json!({"target": "last_prompt"})).await.0, 409);
 }
+
+#[tokio::test]
+async fn a_thread_is_exported_and_imported_by_its_owner_alone() {
+    let front = Front::new(bearer(), vec![say("one"), say("two")]).await;
+    let (ann, bob) = (front.of(ANN), front.of(BOB));
+    ann.post("/threads/t-1/messages", json!({"text": "1"})).await;
+    ann.work().await;
+    assert_eq!(bob.get("/threads/t-1/export").await.0, 404);
+    let (status, document) = ann.get("/threads/t-1/export").await;
+    assert_eq!((status, document["items"].as_array().unwrap().len()), (200, 2), "{document}");
+    assert_eq!(ann.get("/threads/t-1/export?epoch=3").await.0, 404);
+    assert_eq!(ann.post("/threads/t-1/import", document.clone()).await.0, 409, "it is there already");
+    assert_eq!(bob.post("/threads/t-1/import", document.clone()).await.0, 404, "it is somebody else's");
+    for wrong in [json!({}), json!({"dormouse_snapshot": 9}), json!([1])] {
+        assert_eq!(bob.post("/threads/t-2/import", wrong.clone()).await.0, 400, "{wrong}");
+    }
+    assert_eq!(bob.post("/threads/t-2/import", document.clone()).await.0, 202);
+    bob.work().await;
+    let (_, thread) = bob.get("/threads/t-2").await;
+    assert_eq!((&thread["owner"], &thread["items"][1]["item"]["text"]), (&json!("bob"), &json!("one")));
+    assert_eq!(ann.get("/threads/t-2").await.0, 404);
+    let (_, again) = bob.get("/threads/t-2/export").await;
+    assert_eq!(again["items"], document["items"]);
+    bob.post("/threads/t-2/messages", json!({"text": "2"})).await;
+    bob.work().await;
+    assert_eq!(bob.get("/threads/t-2").await.1["items"][3]["item"]["text"], "two");
+}

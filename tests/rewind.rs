@@ -233,7 +233,7 @@ fn event(call: &CallId, text: &str) -> InputMessage {
 }
 
 fn fork(world: &World, source: &str, target: &str, through: Option<u32>) -> Delivery {
-    let content = InputContent::Fork(Fork { source: source.into(), through });
+    let content = InputContent::Fork(Fork { source: source.into(), through, epoch: None });
     world.message(&InputMessage::plain(target.into(), content))
 }
 
@@ -282,4 +282,23 @@ async fn a_fork_is_cut_before_a_step_that_waits_and_its_refusals_make_nothing() 
     }
     assert_eq!(world.store.meta(&"th-h".into()).await.unwrap(), None);
     assert_eq!(world.pending().await.len(), 1, "the source still waits");
+}
+
+/// A child that is told to end before its first slice has run, and a thread that is closed with inputs parked: whatever
+/// comes then is dropped, not handed back for ever.
+#[tokio::test]
+async fn i7_a_thread_that_is_closed_with_inputs_parked_takes_every_later_message_from_the_queue() {
+    let world = World::with_builtins(ScriptedModel::prompts());
+    let spawn = serde_json::json!({"instructions": "say child", "child_of": [THREAD]});
+    world.done(&world.user(&format!("call spawn_thread {spawn}"))).await;
+    let call = world.items().await.iter().find_map(|item| match &item.body {
+        dormouse::message::ItemBody::ToolCall(call) => Some(call.call_id.clone()),
+        _ => None,
+    });
+    let child = ThreadId::child(&THREAD.into(), call.unwrap().as_str());
+    for content in [InputContent::Close, InputContent::Close, InputContent::Release] {
+        world.done(&world.message(&InputMessage::plain(child.clone(), content))).await;
+    }
+    world.done(&world.message(&InputMessage::user_text(child.clone(), "say more"))).await;
+    assert!(world.store.meta(&child).await.unwrap().unwrap().closed);
 }

@@ -8,6 +8,8 @@
 #[path = "support/ddb.rs"]
 mod ddb;
 
+#[path = "store_contract/archive.rs"]
+mod archive;
 #[path = "store_contract/bed.rs"]
 mod bed;
 #[path = "store_contract/commits.rs"]
@@ -29,6 +31,7 @@ mod table_cases {
 
 /// The cases by name, for the macro below.
 mod cases {
+    pub use crate::archive::*;
     pub use crate::commits::*;
     pub use crate::generations::*;
     pub use crate::kept::*;
@@ -109,6 +112,11 @@ contract! {
     c11_c82_sent_twice_it_is_done_once_and_of_two_compactors_one_wins,
     c27_attempts_are_stored_and_leave_the_summary_as_it_is,
     c14_c15_a_rewind_keeps_the_generation_it_is_told_and_numbers_anew,
+    i8_a_log_that_was_left_is_read_with_what_it_inherits,
+    the_log_of_a_snapshot_is_written_again_without_effect,
+    a_fork_is_noted_with_those_it_inherits_from,
+    redaction_rewrites_every_text_of_a_thread_and_no_other,
+    erasure_leaves_a_closed_name_and_what_others_inherit,
 }
 
 table_contract! {

@@ -38,6 +38,8 @@ pub struct Access {
     owner: Owner,
     /// Everything stored.
     pub store: Arc<dyn Store>,
+    /// The same, for what an operator does to it.
+    pub archive: DynamoStore,
     /// The input queue.
     pub input: SqsInput,
     sqs: aws_sdk_sqs::Client,
@@ -90,14 +92,23 @@ impl Access {
         let (store, input) = assembly::store_and_input(config, &clients)
             .map_err(|e| CliError::Usage(format!("{e}; with --aws it is one of the stack's outputs")))?;
         let input_queue = config.aws.input_queue_url.clone();
-        Ok(Self { owner: Owner::Deployed, store, input: (*input).clone(), sqs: clients.sqs, input_queue })
+        let archive = DynamoStore::new(clients.dynamodb.clone(), config.aws.table.clone());
+        Ok(Self {
+            owner: Owner::Deployed,
+            store,
+            archive,
+            input: (*input).clone(),
+            sqs: clients.sqs,
+            input_queue,
+        })
     }
 
     fn new(owner: Owner, endpoints: &Endpoints) -> Self {
         let clients = endpoints.clients();
-        let store: Arc<dyn Store> = Arc::new(DynamoStore::new(clients.dynamodb, endpoints.table.clone()));
+        let archive = DynamoStore::new(clients.dynamodb, endpoints.table.clone());
+        let store: Arc<dyn Store> = Arc::new(archive.clone());
         let input = SqsInput::new(clients.sqs.clone(), &endpoints.input_queue, store.clone());
-        Self { owner, store, input, sqs: clients.sqs, input_queue: endpoints.input_queue.clone() }
+        Self { owner, store, archive, input, sqs: clients.sqs, input_queue: endpoints.input_queue.clone() }
     }
 
     /// Whether another process works the queue off.

@@ -122,8 +122,35 @@ Examples:
 
 It happens by itself when the model's window fills. What has failed before is tried again.")]
     Compact(CompactArgs),
+    /// Write a conversation as JSON, to keep it or to go on with it elsewhere
+    #[command(after_help = "\
+Examples:
+  dormouse export t1 > t1.json
+  dormouse import t1.json t2
+  dormouse export t1 --epoch 0              a branch that a rewind has hidden
+
+It is the conversation as it is stored, and holds what was said in it. Nothing that is under way is in it.")]
+    Export(ExportArgs),
+    /// Make a new conversation of an export
+    Import(ImportArgs),
     /// End a conversation for good, and its children
     Close(CloseArgs),
+    /// Take something out of a conversation for good, wherever it is stored
+    #[command(after_help = "\
+Examples:
+  dormouse redact t1 --item i0-3            everything that this item says
+  dormouse redact t1 --text hunter2         this text, wherever it stands
+
+It cannot be undone. What was sent to a model or a tool, or is still in a queue, is not reached; nor are forks' own items.")]
+    Redact(RedactArgs),
+    /// Delete closed conversations and their children for good
+    #[command(after_help = "\
+Examples:
+  dormouse delete t1
+  dormouse delete --idle 90d --yes          all that are closed and were last used 90 days ago
+
+A name stays used. What forks inherit stays until they are deleted as well.")]
+    Delete(DeleteArgs),
     /// List dead letters; with IDs, send them again
     #[command(after_help = "\
 A dead letter is a message that can never be processed, or that no worker finished. It is kept until it is sent
@@ -309,6 +336,62 @@ pub struct ForkArgs {
     /// The last turn to copy [default: all]
     #[arg(long, value_name = "N")]
     pub through: Option<u32>,
+    /// A branch that a rewind has hidden, by its epoch [default: what is shown]
+    #[arg(long, value_name = "N")]
+    pub epoch: Option<u32>,
+}
+
+/// `dormouse export`.
+#[derive(Debug, ClapArgs)]
+pub struct ExportArgs {
+    /// The conversation
+    #[arg(value_name = "THREAD")]
+    pub thread: String,
+    /// A branch that a rewind has hidden, by its epoch [default: what is shown]
+    #[arg(long, value_name = "N")]
+    pub epoch: Option<u32>,
+}
+
+/// `dormouse import`.
+#[derive(Debug, ClapArgs)]
+pub struct ImportArgs {
+    /// What `export` has written; `-` reads standard input
+    #[arg(value_name = "FILE")]
+    pub file: std::path::PathBuf,
+    /// The name of the new conversation
+    #[arg(value_name = "NEW")]
+    pub new: String,
+}
+
+/// `dormouse redact`.
+#[derive(Debug, ClapArgs)]
+pub struct RedactArgs {
+    /// The conversation
+    #[arg(value_name = "THREAD")]
+    pub thread: String,
+    /// An item, by its id
+    #[arg(long, value_name = "ITEM", required_unless_present = "text", conflicts_with = "text")]
+    pub item: Option<String>,
+    /// A text
+    #[arg(long, value_name = "TEXT")]
+    pub text: Option<String>,
+    /// Do not ask
+    #[arg(long, short)]
+    pub yes: bool,
+}
+
+/// `dormouse delete`.
+#[derive(Debug, ClapArgs)]
+pub struct DeleteArgs {
+    /// The conversations
+    #[arg(value_name = "THREAD", required_unless_present = "idle")]
+    pub threads: Vec<String>,
+    /// All closed ones that were last used so long ago, such as 90d
+    #[arg(long, value_name = "TIME", value_parser = duration, conflicts_with = "threads")]
+    pub idle: Option<Duration>,
+    /// Do not ask
+    #[arg(long, short)]
+    pub yes: bool,
 }
 
 /// `dormouse close`.
@@ -345,16 +428,17 @@ pub fn text(words: &[String]) -> Result<String, CliError> {
     Ok(text)
 }
 
-/// Reads `90s`, `10m`, `2h`; a bare number is seconds.
+/// Reads `90s`, `10m`, `2h`, `3d`; a bare number is seconds.
 fn duration(text: &str) -> Result<Duration, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = match &text[digits.len()..] {
         "" | "s" => 1,
         "m" => 60,
         "h" => 3_600,
-        _ => return Err("expected a time such as 90s, 10m or 2h".to_owned()),
+        "d" => 86_400,
+        _ => return Err("expected a time such as 90s, 10m, 2h or 3d".to_owned()),
     };
-    let number: u64 = digits.parse().map_err(|_| "expected a time such as 90s, 10m or 2h".to_owned())?;
+    let number: u64 = digits.parse().map_err(|_| "expected a time such as 90s, 10m, 2h or 3d".to_owned())?;
     Ok(Duration::from_secs(number.saturating_mul(unit)))
 }
 
@@ -373,6 +457,7 @@ mod tests {
         assert_eq!(duration("7"), Ok(Duration::from_secs(7)));
         assert_eq!(duration("90s"), Ok(Duration::from_secs(90)));
         assert_eq!(duration("2h"), Ok(Duration::from_secs(7_200)));
-        assert!(duration("2d").is_err() && duration("m").is_err() && duration("-1s").is_err());
+        assert_eq!(duration("2d"), Ok(Duration::from_secs(172_800)));
+        assert!(duration("2w").is_err() && duration("m").is_err() && duration("-1s").is_err());
     }
 }

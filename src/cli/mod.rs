@@ -7,12 +7,13 @@
 //! | `access` | the store and the queue: the running process's, or the files themselves |
 //! | `conversation` | puts a text into a thread and knows when it is answered |
 //! | `screen` | what a person sees meanwhile |
-//! | `chat`, `repl`, `serve`, `send`, `show`, `threads`, `pending`, `operations`, `redrive` | the commands |
+//! | `chat`, `repl`, `serve`, `send`, `show`, `threads`, `pending`, `operations`, `archive`, `redrive` | the commands |
 //!
 //! Standard output carries results only; everything else goes to standard error. Exit codes: 0, 1 for an answer or
 //! a service that failed, 2 for a command line or a configuration to mend.
 
 mod access;
+mod archive;
 mod args;
 mod chat;
 mod conversation;
@@ -162,6 +163,10 @@ async fn run(args: Args) -> Result<(), CliError> {
         Some(Command::Rewind(rewind)) => operations::rewind(&global, rewind).await,
         Some(Command::Fork(fork)) => operations::fork(&global, fork).await,
         Some(Command::Compact(compact)) => operations::compact(&global, compact).await,
+        Some(Command::Export(export)) => archive::export(&global, export).await,
+        Some(Command::Import(import)) => archive::import(&global, import).await,
+        Some(Command::Redact(redact)) => archive::redact(&global, redact).await,
+        Some(Command::Delete(delete)) => archive::delete(&global, delete).await,
         Some(Command::Close(close)) => operations::close(&global, close).await,
         Some(Command::Redrive(redrive)) => redrive::run(&global, redrive).await,
     }

@@ -4,8 +4,8 @@ use std::io::{self, BufRead, IsTerminal, Write};
 
 use dormouse::http::{Preview, preview};
 use dormouse::message::{
-    Compact, ContentPart, DedupId, Fork, InputContent, InputMessage, ItemId, Rewind, RewindTarget, Then,
-    ThreadId,
+    Compact, ContentPart, DedupId, Epoch, Fork, InputContent, InputMessage, ItemId, Rewind, RewindTarget,
+    Then, ThreadId,
 };
 use dormouse::queue::InputSender;
 use uuid::Uuid;
@@ -42,11 +42,12 @@ pub async fn rewind(global: &Global, args: RewindArgs) -> Result<(), CliError> {
 pub async fn fork(global: &Global, args: ForkArgs) -> Result<(), CliError> {
     let (source, target) = (thread_id(&args.thread)?, thread_id(&args.new)?);
     let access = existing(global, &source).await?;
+    let fork = Fork { source, through: args.through, epoch: args.epoch.map(Epoch) };
     let done = match access.store.meta(&target).await? {
         Some(_) => {
             Err(CliError::Usage(format!("there is a thread {target} already; a fork needs a new name")))
         }
-        None => queue(&access, target, InputContent::Fork(Fork { source, through: args.through })).await,
+        None => queue(&access, target, InputContent::Fork(fork)).await,
     };
     access.close().await;
     done
@@ -72,7 +73,7 @@ pub async fn close(global: &Global, args: CloseArgs) -> Result<(), CliError> {
 }
 
 /// The place that has the thread.
-async fn existing(global: &Global, thread: &ThreadId) -> Result<Access, CliError> {
+pub async fn existing(global: &Global, thread: &ThreadId) -> Result<Access, CliError> {
     let missing = || CliError::Usage(format!("there is no thread {thread} in {}", global.place()));
     let access = Access::open_existing(global).await?.ok_or_else(missing)?;
     if access.store.meta(thread).await?.is_none() {
@@ -82,7 +83,7 @@ async fn existing(global: &Global, thread: &ThreadId) -> Result<Access, CliError
     Ok(access)
 }
 
-async fn queue(access: &Access, thread: ThreadId, content: InputContent) -> Result<(), CliError> {
+pub async fn queue(access: &Access, thread: ThreadId, content: InputContent) -> Result<(), CliError> {
     let dedup = DedupId::new(format!("cli-{}", Uuid::new_v4().simple()));
     access.input.send(&InputMessage::plain(thread.clone(), content), &dedup).await?;
     writeln!(io::stdout(), "{thread} {dedup}")?;
@@ -135,7 +136,7 @@ fn show(looked: &Preview) {
 }
 
 /// Asks a person; a script has to say `--yes`.
-fn agreed() -> Result<bool, CliError> {
+pub fn agreed() -> Result<bool, CliError> {
     if !io::stdin().is_terminal() {
         return Ok(false);
     }

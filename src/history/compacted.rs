@@ -197,6 +197,16 @@ impl History {
         self.unread > 0
     }
 
+    /// How many.
+    pub fn unread(&self) -> usize {
+        self.unread
+    }
+
+    /// The opener of the turn that the summary ends in.
+    pub fn covered_opener(&self) -> Option<&Item> {
+        self.opener.as_ref()
+    }
+
     /// What the summary is, for META.
     pub fn pointer(&self) -> Option<&Pointer> {
         self.generation.as_ref().map(|generation| &generation.at)

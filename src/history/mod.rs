@@ -21,6 +21,7 @@ mod prune;
 pub mod render;
 pub mod request;
 pub mod rewind;
+pub mod snapshot;
 mod turn;
 mod wire;
 pub mod wording;
@@ -311,6 +312,13 @@ impl History {
         self.moved || !self.safe.is_empty() || arrived.chain(&self.waiting).any(|waiting| !waiting.stored)
     }
 
+    /// Whether the store holds everything that is here, and nothing aside: no draft, no parked input.
+    pub fn is_at_rest(&self) -> bool {
+        let parked = self.waiting.is_empty() && self.open.iter().all(|open| open.arrived.is_none());
+        let drafts = self.safe.len() + self.unvalidated.len();
+        parked && drafts == 0 && self.turn.is_empty() && !self.moved && self.dropped.is_empty()
+    }
+
     /// Parked inputs that nothing will release by itself any more.
     pub fn has_leftover_waiting(&self) -> bool {
         self.open.is_empty() && !self.waiting.is_empty()
@@ -572,5 +580,6 @@ fn facts(draft: &Draft, turn: u32, turn_id: Option<ItemId>) -> ItemFacts {
         est_tokens: 0,
         left_out: draft.left_out,
         excerpt_of: None,
+        extra: Default::default(),
     }
 }

@@ -4,15 +4,19 @@
 //! [`History::plan_rewind`] only looks: it is also the preview. [`History::rewind`] does it, in memory; the next commit
 //! makes it durable, whole.
 
+use std::collections::BTreeSet;
+
 use super::{Arrival, History, Waiting};
 use crate::message::{
-    CallId, ContentPart, InputContent, Item, ItemBody, ItemId, Rewind, RewindTarget, SPAWN_TOOL, Seen, Seq,
-    Synthetic, Then, ThreadId,
+    CallId, ContentPart, Epoch, InputContent, Item, ItemBody, ItemId, Rewind, RewindTarget, SPAWN_TOOL, Seen,
+    Seq, Synthetic, Then, ThreadId,
 };
-use crate::store::{Span, SubscriptionChange};
+use crate::store::{Prune, Span, SubscriptionChange};
 
 /// Inherited spans that a thread's state holds.
 pub const MAX_SPANS: usize = 200;
+/// Threads that a fork inherits from: each gets a note of it with the commit that makes the fork.
+const MAX_ANCESTORS: usize = 64;
 /// Subscriptions that end with one rewind. With the parked rows that it drops they fit one commit.
 const MAX_ENDED: usize = 32;
 /// Characters of a hidden turn's text in a preview.
@@ -215,7 +219,7 @@ impl History {
         let base = self.spans_up_to(plan.keep);
         self.committed.truncate(plan.keep);
         self.base = base;
-        self.epoch = crate::message::Epoch(self.epoch.0.saturating_add(1));
+        self.epoch = Epoch(self.epoch.0.saturating_add(1));
         self.head = Seq::FIRST;
         self.next_turn = plan.next_turn;
         self.turn_id = self.committed.last().and_then(|item| item.facts.turn_id.clone());
@@ -276,7 +280,8 @@ impl History {
             None => end,
         };
         let base = self.spans_up_to(keep);
-        if base.len() > MAX_SPANS {
+        let ancestors: BTreeSet<&ThreadId> = base.iter().map(|span| &span.thread).collect();
+        if base.len() > MAX_SPANS || ancestors.len() > MAX_ANCESTORS {
             return Err(RewindRefused::TooManySpans);
         }
         let last = self.committed[..keep].last();
@@ -295,6 +300,15 @@ impl History {
         self.next_turn = point.next_turn;
         self.turn_id = point.turn_id;
         self.moved = true;
+    }
+
+    /// Begins with the items of a snapshot.
+    pub fn restore(&mut self, log: ThreadId, items: u64, next_turn: u32, prune: Prune) {
+        let base = Span { thread: log, epoch: Epoch(0), from: Seq(0), to: Seq(items) };
+        let base = vec![base].into_iter().filter(|_| items > 0).collect();
+        self.inherit(ForkPoint { base, next_turn, turn_id: None });
+        self.prune = prune;
+        self.clamp_prune();
     }
 
     fn drop_parked(&mut self, waiting: Waiting) {

@@ -73,6 +73,8 @@ fn routes() -> Vec<(&'static str, &'static str, MethodRouter<HttpDeps>)> {
         ("post", "/threads/{id}/rewind", post(operations::rewind)),
         ("post", "/threads/{id}/fork", post(operations::fork)),
         ("post", "/threads/{id}/compact", post(operations::compact)),
+        ("get", "/threads/{id}/export", get(operations::export)),
+        ("post", "/threads/{id}/import", post(operations::import)),
         ("post", "/threads/{id}/close", post(operations::close)),
         ("get", "/threads/{id}/choices", get(choices::list)),
         ("post", "/threads/{id}/choices/{choice_id}", post(choices::answer)),

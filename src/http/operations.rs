@@ -3,8 +3,8 @@
 
 use axum::Json;
 use axum::body::Body;
-use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, State};
+use axum::extract::rejection::{PathRejection, QueryRejection};
+use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
@@ -15,11 +15,13 @@ use super::threads::{Queued, content, idempotency_key, path, thread_id};
 use super::{ApiError, HttpDeps, body};
 use crate::history::History;
 use crate::history::rewind::{RewindPlan, RewindRefused};
+use crate::history::snapshot::Snapshot;
 use crate::message::{
-    Compact, DedupId, Fork, InputContent, InputMessage, RawJson, Rewind, RewindTarget, Seen, Then, ThreadId,
-    is_blank,
+    Compact, DedupId, Epoch, Fork, InputContent, InputMessage, RawJson, Rewind, RewindTarget, Seen, Then,
+    ThreadId, is_blank,
 };
 use crate::store::Loaded;
+use crate::thread::{load_branch, store_snapshot};
 
 /// A rewind, as it is POSTed.
 #[derive(Deserialize)]
@@ -48,6 +50,14 @@ pub(super) struct CompactRequest {
 pub(super) struct ForkRequest {
     thread_id: String,
     through: Option<u32>,
+    epoch: Option<Epoch>,
+}
+
+/// Which branch to export.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ExportQuery {
+    epoch: Option<Epoch>,
 }
 
 /// What a rewind of a loaded thread would hide.
@@ -120,7 +130,7 @@ pub(super) async fn fork(
     body: Body,
 ) -> Result<(StatusCode, Json<Queued>), ApiError> {
     let source = thread_id(&path(id)?)?;
-    let ForkRequest { thread_id: target, through } = body::parse(&headers, body).await?;
+    let ForkRequest { thread_id: target, through, epoch } = body::parse(&headers, body).await?;
     let target = thread_id(&target)?;
     caller.thread(&*deps.callback.store, &source).await?;
     if super::threads::known(&deps, &caller, &target).await?.is_some() {
@@ -129,17 +139,62 @@ pub(super) async fn fork(
             "a thread of this name exists; a fork needs a new one",
         ));
     }
-    let loaded = deps.callback.store.load(&source, &[]).await?;
-    History::new(source.clone(), loaded).fork_point(through).map_err(|why| conflict(&why))?;
-    // Who forks it owns it.
-    let metadata = match &caller {
-        Caller::Operator => None,
+    let branch = load_branch(&*deps.callback.store, &source, epoch).await?;
+    let branch = branch.ok_or_else(no_branch)?;
+    History::new(source.clone(), branch).fork_point(through).map_err(|why| conflict(&why))?;
+    let fork = Fork { source, through, epoch };
+    queue(&deps, &headers, target, InputContent::Fork(fork), owned_by(&caller)?).await
+}
+
+fn no_branch() -> ApiError {
+    ApiError::new(StatusCode::NOT_FOUND, "the thread has no log of that epoch")
+}
+
+/// Who makes a thread owns it.
+fn owned_by(caller: &Caller) -> Result<Option<RawJson>, ApiError> {
+    match caller {
+        Caller::Operator => Ok(None),
         Caller::Principal(principal) => {
             let text = json!({ "user_id": principal }).to_string();
-            Some(RawJson::parse(&text).map_err(|e| ApiError::bad(e.to_string()))?)
+            RawJson::parse(&text).map(Some).map_err(|e| ApiError::bad(e.to_string()))
         }
-    };
-    queue(&deps, &headers, target, InputContent::Fork(Fork { source, through }), metadata).await
+    }
+}
+
+/// `GET /threads/{id}/export`
+pub(super) async fn export(
+    State(deps): State<HttpDeps>,
+    caller: Caller,
+    id: Result<Path<String>, PathRejection>,
+    asked: Result<Query<ExportQuery>, QueryRejection>,
+) -> Result<Json<Snapshot>, ApiError> {
+    let thread = thread_id(&path(id)?)?;
+    let ExportQuery { epoch } = super::threads::query(asked)?;
+    caller.thread(&*deps.callback.store, &thread).await?;
+    let branch = load_branch(&*deps.callback.store, &thread, epoch).await?.ok_or_else(no_branch)?;
+    let meta = branch.meta.ok_or_else(no_branch)?;
+    Ok(Json(Snapshot::of(&meta, &branch.items)))
+}
+
+/// `POST /threads/{id}/import`
+pub(super) async fn import(
+    State(deps): State<HttpDeps>,
+    caller: Caller,
+    id: Result<Path<String>, PathRejection>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<(StatusCode, Json<Queued>), ApiError> {
+    let thread = thread_id(&path(id)?)?;
+    let document: Box<serde_json::value::RawValue> = body::parse(&headers, body).await?;
+    if super::threads::known(&deps, &caller, &thread).await?.is_some() {
+        return Err(ApiError::new(
+            StatusCode::CONFLICT,
+            "a thread of this name exists; an import needs a new one",
+        ));
+    }
+    let snapshot = Snapshot::parse(document.get()).map_err(|why| ApiError::bad(why.to_string()))?;
+    let import = store_snapshot(&*deps.callback.store, snapshot).await?;
+    queue(&deps, &headers, thread, InputContent::Import(import), owned_by(&caller)?).await
 }
 
 /// `POST /threads/{id}/compact`

@@ -13,6 +13,7 @@
 //! | `journal` | every accepted message, in SQLite, until it is deleted |
 //! | [`demo`] | a small real tool server, for `cargo run` and tests |
 //! | [`endpoints`] | where a running dormouse is found by other processes |
+//! | `interrupts` | a user's text ends the response that runs |
 //! | [`poll`] | what Lambda's event source mapping does: receive, call the handler, delete |
 //! | `server` | a server on its own thread and runtime |
 //! | [`system`] | [`system::LocalSystem`]: all of it together, the worker and the HTTP front included |
@@ -21,6 +22,7 @@ pub mod aws;
 pub mod demo;
 mod dynamo;
 pub mod endpoints;
+mod interrupts;
 mod journal;
 pub mod poll;
 mod server;

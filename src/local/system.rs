@@ -21,6 +21,7 @@ use tokio::time::Instant;
 use super::aws::{EmbeddedAws, EmbeddedOptions, LocalError};
 use super::demo::DemoServer;
 use super::endpoints::{Endpoints, port_again, write_whole};
+use super::interrupts::Interrupting;
 use super::poll::poll_queue;
 use crate::assembly::{self, Assembly, AssemblyError, Reach, Secrets};
 use crate::config::{AgentConfig, AwsConfig, Config, DEFAULT_NAME, ModelConfig, ToolServerConfig};
@@ -30,7 +31,7 @@ use crate::queue::InputSender;
 use crate::rap::token::CallbackKeys;
 use crate::slice::drain::Drain;
 use crate::slice::relay::Relay;
-use crate::slice::{Observer, Runtime, records};
+use crate::slice::{Observer, Running, Runtime, records};
 use crate::store::Store;
 
 /// Time a batch has, below the input queue's visibility of 120 s: a slice is over before its message comes again.
@@ -102,6 +103,7 @@ pub struct LocalSystem {
     aws: EmbeddedAws,
     endpoints: Endpoints,
     runtime: Arc<Runtime>,
+    input: Arc<dyn InputSender>,
     /// Nobody is handed inputs or timers any more.
     stop_worker: watch::Sender<()>,
     worker: JoinHandle<()>,
@@ -175,6 +177,13 @@ impl LocalSystem {
         let Assembly { runtime, http: mut deps, mcp, relay } =
             assembly::assemble(Arc::new(config), &clients, &secrets, Vec::new(), observer)?;
         (deps.access, deps.webhooks) = (access, webhooks);
+        let running = Running::default();
+        let input: Arc<dyn InputSender> = Arc::new(Interrupting {
+            inner: runtime.input.clone(),
+            running: running.clone(),
+            store: runtime.store.clone(),
+        });
+        deps.callback.sender = input.clone();
         if demo.is_some() && endpoints.demo != last_demo {
             forget_demo(&runtime).await;
         }
@@ -195,6 +204,7 @@ impl LocalSystem {
         let polling = aws.sqs_client();
         let worker = tokio::spawn(work(
             runtime.clone(),
+            running,
             polling.clone(),
             endpoints.input_queue.clone(),
             worker_stopped.clone(),
@@ -207,6 +217,7 @@ impl LocalSystem {
             aws,
             endpoints,
             runtime,
+            input,
             stop_worker,
             worker,
             relay,
@@ -228,9 +239,9 @@ impl LocalSystem {
         self.runtime.store.clone()
     }
 
-    /// Its input queue.
+    /// Its input queue. A user's text that is sent through it ends the response that runs.
     pub fn input(&self) -> Arc<dyn InputSender> {
-        self.runtime.input.clone()
+        self.input.clone()
     }
 
     /// Takes no more inputs, lets running slices finish for a moment, and returns when the directory is free.
@@ -256,13 +267,17 @@ async fn stopped(mut stop: watch::Receiver<()>) {
 /// The worker function's handler on the embedded queue.
 fn work(
     runtime: Arc<Runtime>,
+    running: Running,
     client: aws_sdk_sqs::Client,
     queue_url: String,
     stop: watch::Receiver<()>,
 ) -> impl Future<Output = ()> {
     let handler = move |event| {
-        let runtime = runtime.clone();
-        async move { records::process_records(&runtime, event, Instant::now() + BATCH_TIME).await }
+        let (runtime, running) = (runtime.clone(), running.clone());
+        async move {
+            let deadline = Instant::now() + BATCH_TIME;
+            records::process_records_among(&runtime, event, deadline, &running).await
+        }
     };
     poll_queue(client, queue_url, handler, stopped(stop))
 }

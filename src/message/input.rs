@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::content::{ContentPart, ImageData};
 use super::ids::{CallId, MessageId, ThreadId};
 use super::json::{self, RawJson};
-use super::operation::{Compact, CompactionReport, Fork, Rewind};
+use super::operation::{Compact, CompactionReport, Fork, Import, Rewind};
 use super::recurrence::{Firing, Recurrence};
 
 /// The newest queue schema this version reads. A message of a newer one is handed back untouched.
@@ -65,6 +65,8 @@ pub enum InputContent {
     Rewind(Rewind),
     /// Begin as a copy of another thread (dormouse only).
     Fork(Fork),
+    /// Begin as a snapshot says (dormouse only).
+    Import(Import),
     /// End the thread (dormouse only).
     Close,
     /// Summarise the older part of the thread (dormouse only).
@@ -80,7 +82,7 @@ pub enum InputContent {
 impl InputContent {
     /// Whether it is asked of the thread itself: it is a slice of its own.
     pub fn is_operation(&self) -> bool {
-        matches!(self, Self::Rewind(_) | Self::Fork(_) | Self::Close)
+        matches!(self, Self::Rewind(_) | Self::Fork(_) | Self::Import(_) | Self::Close)
     }
 
     /// Whether it is something that a person says.
@@ -275,6 +277,7 @@ enum ContentOut<'a> {
     Release,
     Rewind(&'a Rewind),
     Fork(&'a Fork),
+    Import(&'a Import),
     Close,
     Compact(&'a Compact),
     CompactionComplete(&'a CompactionReport),
@@ -354,6 +357,7 @@ impl InputMessage {
             InputContent::Release => ContentOut::Release,
             InputContent::Rewind(rewind) => ContentOut::Rewind(rewind),
             InputContent::Fork(fork) => ContentOut::Fork(fork),
+            InputContent::Import(import) => ContentOut::Import(import),
             InputContent::Close => ContentOut::Close,
             InputContent::Compact(compact) => ContentOut::Compact(compact),
             InputContent::CompactionComplete(report) => ContentOut::CompactionComplete(report),
@@ -418,6 +422,7 @@ fn parse_content(raw: &RawJson) -> Result<InputContent, InputError> {
         "release" => InputContent::Release,
         "rewind" => InputContent::Rewind(read("content", raw)?),
         "fork" => InputContent::Fork(read("content", raw)?),
+        "import" => InputContent::Import(read("content", raw)?),
         "close" => InputContent::Close,
         "compact" => InputContent::Compact(read("content", raw)?),
         "compaction_complete" => InputContent::CompactionComplete(read("content", raw)?),

@@ -54,6 +54,8 @@ pub struct ItemFacts {
     pub left_out: Option<LeftOut>,
     /// What is in hand is an excerpt, of a text of so many characters.
     pub excerpt_of: Option<usize>,
+    /// Facts of a newer version; only where a whole history was read.
+    pub extra: serde_json::Map<String, Value>,
 }
 
 /// Why an item's content is left out of every request.

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::content::ContentPart;
 use super::ids::{Epoch, ItemId, Seq, ThreadId};
+use super::json::RawJson;
 
 /// Hides everything from a turn on. Nothing is deleted: the thread goes on in a new log that inherits what is left.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -58,6 +59,20 @@ pub struct Fork {
     /// The last turn that is inherited; absent: all of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub through: Option<u32>,
+    /// Which of its logs; absent: the one it stands in. An earlier one is a branch that a rewind has hidden.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub epoch: Option<Epoch>,
+}
+
+/// Makes the thread that it reaches of a snapshot, whose items are stored already.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Import {
+    /// The log that holds the items.
+    pub log: ThreadId,
+    /// How many there are.
+    pub items: u64,
+    /// What the snapshot says of the thread, its items apart.
+    pub thread: RawJson,
 }
 
 /// Asks for the older part of a thread to be summarised.

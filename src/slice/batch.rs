@@ -5,9 +5,10 @@ use tokio::time::Instant;
 use tracing::Instrument;
 
 use super::complete::drive;
+use super::seat::Extent;
 use super::{
-    CompletionAction, DisplayEvent, PrepareResult, Runtime, Session, SliceError, choices, compact,
-    execute_action, held, prepare_input, run_completion,
+    Cancel, CompletionAction, DisplayEvent, PrepareResult, Runtime, Seat, Session, SliceError, choices,
+    compact, execute_action, held, prepare_input, run_completion,
 };
 use crate::history::Arrival;
 use crate::message::{
@@ -46,13 +47,25 @@ pub struct Processed {
 /// Runs one slice for the messages of `thread`, in order. Preparing stops at the first input that fails; what
 /// precedes it runs and commits. After a lost race the slice starts over, a few times.
 ///
-/// `cancel` ends a running completion; what was streamed is discarded and the messages are handed back.
+/// `cancel` ends a running completion, as [`Cancel`] says.
 pub async fn process_batch(
     runtime: &Runtime,
     thread: &ThreadId,
     inputs: &[Input],
     deadline: Instant,
-    mut cancel: oneshot::Receiver<()>,
+    cancel: oneshot::Receiver<Cancel>,
+) -> Processed {
+    process_seated(runtime, thread, inputs, deadline, &mut Seat::new(cancel)).await
+}
+
+/// As [`process_batch`], for whoever serves the thread for longer than this slice: what is known of it is not read
+/// again if the store still stands there.
+pub async fn process_seated(
+    runtime: &Runtime,
+    thread: &ThreadId,
+    inputs: &[Input],
+    deadline: Instant,
+    seat: &mut Seat,
 ) -> Processed {
     let span = tracing::info_span!("slice", %thread, inputs = inputs.len());
     async {
@@ -60,7 +73,7 @@ pub async fn process_batch(
         let mut processed = Processed { done: 0, refused: Vec::new(), error: None };
         for race in 1..=MAX_RACES {
             processed = Processed { done: 0, refused: Vec::new(), error: None };
-            let result = slice(runtime, thread, inputs, deadline, &mut cancel, &mut processed).await;
+            let result = slice(runtime, thread, inputs, deadline, seat, &mut processed).await;
             processed.error = result.err();
             if !processed.error.as_ref().is_some_and(SliceError::is_lost_race) {
                 break;
@@ -89,23 +102,27 @@ async fn slice(
     thread: &ThreadId,
     inputs: &[Input],
     deadline: Instant,
-    cancel: &mut oneshot::Receiver<()>,
+    seat: &mut Seat,
     processed: &mut Processed,
 ) -> Result<(), SliceError> {
     let dedup: Vec<DedupId> = inputs.iter().map(|input| input.arrival.dedup.clone()).collect();
-    let store = runtime.store.clone();
-    let whole = inputs.iter().any(|input| input.message.content.is_operation());
-    let load = async {
-        match whole {
-            true => HistoryManager::load_whole(store.clone(), store, thread.clone(), &dedup).await,
-            false => HistoryManager::load(store.clone(), store, thread.clone(), &dedup).await,
-        }
-    };
+    let operates = inputs.iter().any(|input| input.message.content.is_operation());
+    let extent = if operates { Extent::Whole } else { Extent::Request };
+    let load = seat.load(runtime, thread, &dedup, extent);
     let mut manager = load.instrument(tracing::info_span!("load")).await?;
 
+    if manager.meta().needs_newer_version() {
+        return Err(SliceError::NewerVersion);
+    }
     // What an earlier delivery has committed goes out before anything else is looked at (I4).
     manager.resume_outbox(inputs.iter().map(|input| &input.arrival));
     send_outbox(runtime, &mut manager, deadline).await?;
+    if manager.meta().closed {
+        // What is parked there stays there: nothing is committed any more.
+        tracing::info!(%thread, "input for a closed thread dropped");
+        processed.done = inputs.len();
+        return Ok(());
+    }
 
     if manager.meta().kind == ThreadKind::Compaction {
         summarise(runtime, &mut manager, inputs, deadline).await?;
@@ -146,7 +163,7 @@ async fn slice(
     }
     // A step that an earlier slice left answered but not closed is closed by loading it: whatever brought this slice
     // about, its results are for the model now, and what came behind them must not be lost with them.
-    if manager.history().has_unvalidated() && manager.history().is_settled() {
+    if manager.history().has_unvalidated() && manager.history().is_settled() && !manager.is_closing() {
         ready = true;
         // Whoever goes on after a crash must be told from a message that has nothing to do.
         if let Some(first) = inputs.first().filter(|_| manager.causes().is_empty()) {
@@ -157,7 +174,7 @@ async fn slice(
         }
     }
     held::let_go(&mut manager, inputs.first().map(|input| &input.arrival));
-    finish(runtime, &mut manager, ready, outside, deadline, cancel).await?;
+    finish(runtime, &mut manager, ready, outside, deadline, &mut seat.cancel).await?;
     if let Err(e) = manager.close_redelivery(runtime.clock.now_ms()).await {
         tracing::info!(%thread, error = %e, "what was sent may be sent once more");
     }
@@ -194,6 +211,10 @@ async fn summarise(
             manager.begin_closing();
         }
     }
+    if manager.is_closing() {
+        // What was asked is content.
+        manager.change_asked(|asked| asked.due = None);
+    }
     manager.sync(Progress::Aside, runtime.clock.now_ms()).await?;
     send_outbox(runtime, manager, deadline).await
 }
@@ -223,7 +244,7 @@ async fn finish(
     ready: bool,
     outside: bool,
     deadline: Instant,
-    cancel: &mut oneshot::Receiver<()>,
+    cancel: &mut oneshot::Receiver<Cancel>,
 ) -> Result<(), SliceError> {
     let interrupted = manager.history_mut().take_interrupted_tool_calls();
     for call in interrupted.iter().filter(|call| call.hold.is_none()) {

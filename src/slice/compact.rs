@@ -437,6 +437,7 @@ pub(super) fn complete(
     };
     match text {
         Some(text) => manager.promise(Promise::Notice { text }),
+        None if report.chunks == 0 => {}
         None => {
             let show = DisplayEvent::Notice("Older parts of the conversation were summarised.".to_owned());
             runtime.observer.on_event(manager.history().thread(), &show);

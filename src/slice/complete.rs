@@ -10,8 +10,9 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep};
 
 use super::failures::{AfterFailure, Spent, bound_reached, check_time, class_name, failed, give_up};
+use super::stop::StoppedBy;
 use super::synchronous::{arguments, run_open_synchronous_calls};
-use super::{DisplayEvent, Runtime, Session, SliceError, compact, stop};
+use super::{Cancel, DisplayEvent, Runtime, Session, SliceError, compact, stop};
 use crate::history::render::{RenderError, RenderOptions};
 use crate::history::{Layer, MAX_CALLS, wording};
 use crate::message::{CallId, ContentPart, Outcome, SettledBy, ToolCallItem};
@@ -55,7 +56,7 @@ pub fn run_completion<'a>(
     session: &'a Session,
     manager: &'a mut HistoryManager,
     deadline: Instant,
-    cancel: &'a mut oneshot::Receiver<()>,
+    cancel: &'a mut oneshot::Receiver<Cancel>,
 ) -> impl Stream<Item = Result<CompletionEvent, SliceError>> + 'a {
     try_stream! {
         let mut spent = Spent::default();
@@ -82,12 +83,12 @@ pub fn run_completion<'a>(
             let mut asked = stop::asked(runtime, manager);
             let room = compact::make_room(runtime, session, manager, &mut spent, deadline);
             let room = match unless_stopped(room, stop_at, cancel, &mut asked).await? {
-                Waited::Done(room) => Some(room?),
-                Waited::Stopped => None,
+                Waited::Done(room) => Ok(room?),
+                Waited::Stopped(by) => Err(by),
             };
-            if room != Some(compact::Room::Enough) {
-                if room.is_none() {
-                    stop::end_response(runtime, session, manager);
+            if room != Ok(compact::Room::Enough) {
+                if let Err(by) = room {
+                    stop::end_response(runtime, session, manager, by);
                 }
                 yield CompletionEvent::Action(CompletionAction::Done);
                 return;
@@ -117,13 +118,13 @@ pub fn run_completion<'a>(
             let started = Instant::now();
             let mut response = Err(ModelError::new(ErrorClass::Transient, "the stream was cut"));
             let request = session.profile.model.stream(rendered.request);
-            let mut stopped = false;
+            let mut stopped = None;
             match unless_stopped(request, stop_at, cancel, &mut asked).await? {
-                Waited::Stopped => stopped = true,
+                Waited::Stopped(by) => stopped = Some(by),
                 Waited::Done(Err(e)) => response = Err(e),
                 Waited::Done(Ok(mut stream)) => loop {
                     match unless_stopped(stream.next(), stop_at, cancel, &mut asked).await? {
-                        Waited::Stopped => { stopped = true; break; }
+                        Waited::Stopped(by) => { stopped = Some(by); break; }
                         Waited::Done(None) => break,
                         Waited::Done(Some(Err(e))) => { response = Err(e); break; }
                         Waited::Done(Some(Ok(ModelEvent::End { stop, usage }))) => {
@@ -144,17 +145,17 @@ pub fn run_completion<'a>(
                 thread = %manager.history().thread(),
                 model,
                 duration_ms = started.elapsed().as_millis() as u64,
-                outcome = match (stopped, &response) {
-                    (true, _) => "stopped",
-                    (false, Ok(response)) => response.stop.as_str(),
-                    (false, Err(e)) => class_name(e.class),
+                outcome = match (&stopped, &response) {
+                    (Some(_), _) => "stopped",
+                    (None, Ok(response)) => response.stop.as_str(),
+                    (None, Err(e)) => class_name(e.class),
                 },
                 input_tokens = response.as_ref().ok().and_then(|r| r.usage).map_or(0, |u| u.input),
                 output_tokens = response.as_ref().ok().and_then(|r| r.usage).map_or(0, |u| u.output),
                 "model response"
             );
-            if stopped {
-                stop::end_response(runtime, session, manager);
+            if let Some(by) = stopped {
+                stop::end_response(runtime, session, manager, by);
                 yield CompletionEvent::Action(CompletionAction::Done);
                 return;
             }
@@ -200,24 +201,28 @@ pub fn run_completion<'a>(
 /// How waiting for the model ended.
 enum Waited<T> {
     Done(T),
-    /// A cancel request came first.
-    Stopped,
+    /// Somebody wants the response to end, and what there is of it kept.
+    Stopped(StoppedBy),
 }
 
 /// Waits for the model, but no longer than the invocation lasts or the caller or the user wants.
 async fn unless_stopped<T>(
     work: impl Future<Output = T>,
     stop_at: Instant,
-    cancel: &mut oneshot::Receiver<()>,
+    cancel: &mut oneshot::Receiver<Cancel>,
     asked: &mut BoxFuture<'static, ()>,
 ) -> Result<Waited<T>, SliceError> {
     tokio::select! {
         // In this order, not in a random one: a simulated run is the same each time.
         biased;
         // A dropped sender is nobody who could cancel; a receiver that has said so must not be asked again.
-        Ok(()) = &mut *cancel, if !cancel.is_terminated() => Err(SliceError::Cancelled),
+        Ok(cancelled) = &mut *cancel, if !cancel.is_terminated() => match cancelled {
+            Cancel::HandBack => Err(SliceError::Cancelled),
+            Cancel::Stop => Ok(Waited::Stopped(StoppedBy::Request)),
+            Cancel::UserText => Ok(Waited::Stopped(StoppedBy::UserText)),
+        },
         () = tokio::time::sleep_until(stop_at) => Err(SliceError::Deadline),
-        () = asked => Ok(Waited::Stopped),
+        () = asked => Ok(Waited::Stopped(StoppedBy::Request)),
         done = work => Ok(Waited::Done(done)),
     }
 }

@@ -19,6 +19,7 @@ mod prepare;
 pub mod records;
 pub mod relay;
 mod schedules;
+mod seat;
 mod stop;
 mod synchronous;
 
@@ -33,12 +34,13 @@ use crate::store::{Store, StoreError};
 use crate::thread::ThreadError;
 use crate::tools::{ToolSet, ToolSource};
 
-pub use batch::{Input, Processed, process_batch};
+pub use batch::{Input, Processed, process_batch, process_seated};
 pub use compact::Summaries;
 pub use complete::{CompletionAction, CompletionEvent, run_completion};
 pub use dispatch::execute_action;
 pub use events::{DisplayEvent, NoObserver, Observer};
 pub use prepare::{PrepareResult, prepare_input};
+pub use seat::{Cancel, Running, Seat};
 
 /// Everything a slice speaks to. Made once per process.
 #[derive(Clone)]

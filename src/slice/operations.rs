@@ -1,11 +1,12 @@
-//! What is asked of a thread itself: to hide its newest turns, to end. An operation is alone in its slice.
+//! What is asked of a thread itself: to hide its newest turns, to begin as another one stands, to end. An operation is alone in its slice.
 
 use super::prepare::PrepareResult;
 use super::{Runtime, SliceError};
-use crate::history::{Accepted, Arrival};
-use crate::message::{ContentPart, Fork, InputContent, InputMessage, Rewind, Then, ThreadId};
+use crate::history::snapshot::{Snapshot, is_snapshot_log};
+use crate::history::{Accepted, Arrival, History};
+use crate::message::{ContentPart, Epoch, Fork, Import, InputContent, InputMessage, Rewind, Then, ThreadId};
 use crate::store::{DedupLife, Promise};
-use crate::thread::{Handled, HistoryManager};
+use crate::thread::{Handled, HistoryManager, generation_within, load_branch};
 
 /// The newest children that a thread that is ended looks for.
 const MAX_CHILDREN: usize = 100;
@@ -58,22 +59,57 @@ pub(super) async fn fork(
     if manager.exists() {
         return refused("a thread of this name exists; a fork needs a new one".to_owned());
     }
-    let store = runtime.store.clone();
-    let source = HistoryManager::load_whole(store.clone(), store, fork.source.clone(), &[]).await?;
-    if !source.exists() {
-        return refused(format!("there is no thread {}", fork.source));
-    }
-    let point = match source.history().fork_point(fork.through) {
+    let branch = load_branch(&*runtime.store, &fork.source, fork.epoch).await?;
+    let Some((meta, loaded)) = branch.and_then(|loaded| Some((loaded.meta.clone()?, loaded))) else {
+        return refused(match fork.epoch {
+            Some(epoch) => format!("there is no branch {epoch} of a thread {}", fork.source),
+            None => format!("there is no thread {}", fork.source),
+        });
+    };
+    let newest = meta.compaction.newest.clone();
+    let point = match History::new(fork.source.clone(), loaded).fork_point(fork.through) {
         Ok(point) => point,
         Err(why) => return refused(why.to_string()),
     };
-    let owner = message.user_id().or_else(|| source.meta().owner.clone());
-    manager.found(source.meta().agent.clone(), owner, arrival.now_ms);
-    let generation = source.generation_within(point.base()).await?;
+    let owner = message.user_id().or(meta.owner);
+    manager.found(meta.agent, owner, arrival.now_ms);
+    let generation = generation_within(&*runtime.store, newest.as_ref(), point.base()).await?;
     manager.inherit_generation(generation.map(|(generation, _)| generation.at));
     manager.history_mut().inherit(point);
     manager.record_processed(arrival, DedupLife::Days);
     tracing::info!(thread = %manager.history().thread(), source = %fork.source, "thread forked");
+    Ok(PrepareResult::Handled)
+}
+
+/// Makes the thread of a snapshot. Its rows are there already, under a name that is their content's.
+pub(super) async fn import(
+    runtime: &Runtime,
+    message: &InputMessage,
+    arrival: &Arrival,
+    manager: &mut HistoryManager,
+    import: &Import,
+) -> Result<PrepareResult, SliceError> {
+    let refused = |why: String| Ok(PrepareResult::RefusedToUser(format!("Nothing was imported: {why}.")));
+    if manager.exists() {
+        return refused("a thread of this name exists; an import needs a new one".to_owned());
+    }
+    let snapshot = match Snapshot::parse(import.thread.get()) {
+        Ok(snapshot) => snapshot,
+        Err(why) => return refused(why.to_string()),
+    };
+    // A thread whose rows are not there could never be loaded.
+    let stored = runtime.store.log(&import.log, Epoch(0)).await?.items.len() as u64;
+    if !is_snapshot_log(&import.log) || stored != import.items {
+        return refused(format!("{stored} of its {} items are stored; import it again", import.items));
+    }
+    let agent = match runtime.agents.knows(&snapshot.agent) {
+        true => snapshot.agent.clone(),
+        false => runtime.agents.default_agent().to_owned(),
+    };
+    manager.found(agent, message.user_id(), arrival.now_ms);
+    manager.restore(snapshot, import);
+    manager.record_processed(arrival, DedupLife::Days);
+    tracing::info!(thread = %manager.history().thread(), items = import.items, "thread imported");
     Ok(PrepareResult::Handled)
 }
 

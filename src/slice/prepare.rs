@@ -104,6 +104,7 @@ async fn take(
         }
         InputContent::Rewind(rewind) => operations::rewind(message, arrival, manager, rewind).await,
         InputContent::Fork(fork) => operations::fork(runtime, message, arrival, manager, fork).await,
+        InputContent::Import(import) => operations::import(runtime, message, arrival, manager, import).await,
         InputContent::Close => operations::close(runtime, arrival, manager).await,
         InputContent::Compact(request) => Ok(compact::start(runtime, arrival, manager, request)),
         InputContent::CompactionComplete(report) => Ok(compact::complete(runtime, arrival, manager, report)),
@@ -154,14 +155,14 @@ async fn know_calls(message: &InputMessage, manager: &mut HistoryManager) -> Res
     Ok(manager.know_call(named).await?)
 }
 
-/// Only user text creates a thread (D32), and a fork, which says itself what it is.
+/// Only user text creates a thread (D32), and a fork or an import, which say themselves what it is.
 fn found_thread(
     runtime: &Runtime,
     message: &InputMessage,
     arrival: &Arrival,
     manager: &mut HistoryManager,
 ) -> Option<PrepareResult> {
-    if matches!(message.content, InputContent::Fork(_)) {
+    if matches!(message.content, InputContent::Fork(_) | InputContent::Import(_)) {
         return None;
     }
     let from_user = message.content.is_said() && message.synthetic.is_none();

@@ -6,11 +6,10 @@ use std::time::Duration;
 use aws_lambda_events::event::sqs::{SqsBatchResponse, SqsEvent, SqsMessage};
 use futures::future::join_all;
 use sha2::{Digest, Sha256};
-use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::poison::{GaveUp, bury, give_up};
-use super::{DisplayEvent, Input, Runtime, SliceError, process_batch};
+use super::{DisplayEvent, Input, Running, Runtime, Seat, SliceError, process_seated};
 use crate::history::Arrival;
 use crate::message::{
     DedupId, InputContent, InputError, InputMessage, MessageId, OutputKind, OutputMessage, RawJson, ThreadId,
@@ -23,7 +22,7 @@ const MAX_DELAY: Duration = Duration::from_secs(15 * 60);
 
 /// One record, as far as dormouse reads it.
 #[derive(Clone, Debug)]
-pub(super) struct Record {
+pub(crate) struct Record {
     pub(super) message_id: String,
     receipt_handle: String,
     pub(super) thread: ThreadId,
@@ -59,8 +58,19 @@ impl Refusal {
 
 /// Processes a batch and says which records are to be delivered again. `deadline` is the invocation's.
 pub async fn process_records(runtime: &Runtime, event: SqsEvent, deadline: Instant) -> SqsBatchResponse {
+    process_records_among(runtime, event, deadline, &Running::default()).await
+}
+
+/// As [`process_records`], for a worker whose slices can be ended while they run.
+pub async fn process_records_among(
+    runtime: &Runtime,
+    event: SqsEvent,
+    deadline: Instant,
+    running: &Running,
+) -> SqsBatchResponse {
     let threads = by_thread(event);
-    let runs = threads.iter().map(|(thread, records)| process_thread(runtime, thread, records, deadline));
+    let runs =
+        threads.iter().map(|(thread, records)| process_thread(runtime, thread, records, deadline, running));
     response(join_all(runs).await)
 }
 
@@ -92,17 +102,15 @@ async fn process_thread(
     thread: &ThreadId,
     records: &[Record],
     deadline: Instant,
+    running: &Running,
 ) -> Vec<String> {
     let mut at = 0;
     let mut after = None;
     while at < records.len() {
         let rest = &records[at..];
-        let again = rest[0].receive_count > 1;
-        let fresh = rest.iter().take_while(|record| record.receive_count <= 1).count();
-        let (done, failure) = match again {
-            true => process_again(runtime, thread, &rest[0], deadline).await,
-            false => process_together(runtime, thread, &rest[..fresh], deadline).await,
-        };
+        let mut seat = running.seat(thread, rest.iter().map(|record| record.dedup.clone()));
+        let (done, failure) = process_next(runtime, thread, rest, deadline, &mut seat).await;
+        running.over(thread);
         at += done;
         if let Some(failure) = failure {
             tracing::warn!(%thread, reason = failure.reason, "records are handed back");
@@ -116,10 +124,26 @@ async fn process_thread(
     failed.iter().map(|record| record.message_id.clone()).collect()
 }
 
+/// One slice for the first of `records` and those behind it that go with it. Returns how many are done, from the first
+/// on, and why the rest of them is handed back.
+pub(crate) async fn process_next(
+    runtime: &Runtime,
+    thread: &ThreadId,
+    records: &[Record],
+    deadline: Instant,
+    seat: &mut Seat,
+) -> (usize, Option<Failure>) {
+    let fresh = records.iter().take_while(|record| record.receive_count <= 1).count();
+    match records.first() {
+        Some(first) if fresh == 0 => process_again(runtime, thread, first, deadline, seat).await,
+        Some(_) | None => process_together(runtime, thread, &records[..fresh], deadline, seat).await,
+    }
+}
+
 /// Why records are handed back.
-struct Failure {
-    reason: String,
-    after: Option<Duration>,
+pub(crate) struct Failure {
+    pub(crate) reason: String,
+    pub(crate) after: Option<Duration>,
 }
 
 impl Failure {
@@ -140,6 +164,7 @@ async fn process_again(
     thread: &ThreadId,
     record: &Record,
     deadline: Instant,
+    seat: &mut Seat,
 ) -> (usize, Option<Failure>) {
     let cause = MessageId::new(&record.message_id);
     let attempts = match runtime.store.raise_attempts(thread, &record.dedup, &cause).await {
@@ -157,7 +182,8 @@ async fn process_again(
             Err(e) => return (0, Some(Failure::new(e))),
         }
     }
-    let (done, failure) = process_together(runtime, thread, std::slice::from_ref(record), deadline).await;
+    let (done, failure) =
+        process_together(runtime, thread, std::slice::from_ref(record), deadline, seat).await;
     if failure.as_ref().is_some_and(|failure| failure.after.is_some())
         && let Err(e) = runtime.store.lower_attempts(thread, &record.dedup).await
     {
@@ -172,6 +198,7 @@ async fn process_together(
     thread: &ThreadId,
     records: &[Record],
     deadline: Instant,
+    seat: &mut Seat,
 ) -> (usize, Option<Failure>) {
     let mut inputs = Vec::new();
     let mut taken = Vec::new();
@@ -221,8 +248,7 @@ async fn process_together(
     let mut done = readable;
     let mut failure = stopped.and_then(|(_, failure)| failure);
     if !inputs.is_empty() {
-        let (_keep, cancel) = oneshot::channel();
-        let processed = process_batch(runtime, thread, &inputs, deadline, cancel).await;
+        let processed = process_seated(runtime, thread, &inputs, deadline, seat).await;
         if let Some(e) = &processed.error {
             done = taken.get(processed.done).copied().unwrap_or(readable);
             failure = Some(Failure::of(e));
@@ -241,6 +267,11 @@ async fn process_together(
 /// When the failed records come back: all at the same time, so that their order holds.
 fn delay(failed: &[Record], after: Option<Duration>) -> Duration {
     let receives = failed.iter().map(|record| record.receive_count).max().unwrap_or(1);
+    backoff(receives, after)
+}
+
+/// When what was received so often comes back.
+pub(crate) fn backoff(receives: u32, after: Option<Duration>) -> Duration {
     let backoff = FIRST_DELAY.saturating_mul(1 << receives.saturating_sub(1).min(10));
     let jittered = backoff.min(MAX_DELAY).mul_f64(rand::random_range(0.75..=1.0));
     jittered.max(after.unwrap_or_default()).min(MAX_DELAY)
@@ -314,6 +345,25 @@ async fn tell_unreadable(runtime: &Runtime, record: &Record) -> Result<(), Slice
 }
 
 impl Record {
+    /// A message that never was on a queue: its dedup id is its message id as well, so that whoever knows the cause of
+    /// something can tell what it was processed under.
+    pub(crate) fn local(
+        thread: ThreadId,
+        dedup: DedupId,
+        key: String,
+        receive_count: u32,
+        body: String,
+    ) -> Self {
+        let message_id = dedup.as_str().to_owned();
+        let receipt_handle = String::new();
+        Self { message_id, receipt_handle, thread, dedup, key, receive_count, body, died_in: None }
+    }
+
+    /// How often it was received.
+    pub(crate) fn receives(&self) -> u32 {
+        self.receive_count
+    }
+
     fn arrival(&self, now_ms: i64) -> Arrival {
         Arrival {
             dedup: self.dedup.clone(),

@@ -1,4 +1,5 @@
-//! Ending a response that streams, because somebody asked for it (`POST /threads/{id}/cancel`).
+//! Ending a response that streams, because somebody asked for it (`POST /threads/{id}/cancel`) or, in the resident mode,
+//! because the user has said something new.
 //!
 //! The request is a row that names the head it saw. A slice heeds it only at that head, and only if it is younger than
 //! what the slice has loaded: a thread that slept when it was asked must not stop its next response.
@@ -15,8 +16,10 @@ use crate::thread::HistoryManager;
 
 /// Between two looks while a model streams.
 const POLL: Duration = Duration::from_secs(1);
-/// The stored reason why such a response ended.
-const STOP_REASON: &str = "stopped";
+/// The stored reason why a response ended that somebody wanted to end.
+const STOPPED: &str = "stopped";
+/// The stored reason why a response ended that new user text has cut.
+const INTERRUPTED: &str = "interrupted";
 /// What the user is told.
 const NOTICE: &str = "Stopped, as you asked. Write again to go on.";
 
@@ -40,15 +43,33 @@ pub(super) fn asked(runtime: &Runtime, manager: &HistoryManager) -> BoxFuture<'s
     })
 }
 
+/// Why a response ends before its model is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum StoppedBy {
+    /// Somebody asked for it, and is told.
+    Request,
+    /// New user text, which is taken next.
+    UserText,
+}
+
 /// Keeps what was streamed: text stays, trailing reasoning does not, and calls were never dispatched.
-pub(super) fn end_response(runtime: &Runtime, session: &Session, manager: &mut HistoryManager) {
+pub(super) fn end_response(
+    runtime: &Runtime,
+    session: &Session,
+    manager: &mut HistoryManager,
+    by: StoppedBy,
+) {
+    let stop_reason = match by {
+        StoppedBy::Request => STOPPED,
+        StoppedBy::UserText => INTERRUPTED,
+    };
     let now_ms = runtime.clock.now_ms();
     let model = session.profile.model.model().to_owned();
     let user = manager.history().current_user();
     let first = manager.history().next_seq_after_inputs();
     let history = manager.history_mut();
     history.mark_inputs_model_validated();
-    let calls = history.flush_turn_trimming_reasoning(&model, STOP_REASON, user.as_deref(), now_ms);
+    let calls = history.flush_turn_trimming_reasoning(&model, stop_reason, user.as_deref(), now_ms);
     let last = history.next_seq_after_inputs();
     for call in &calls {
         let parts = vec![ContentPart::Text(wording::stopped(&call.name))];
@@ -59,5 +80,7 @@ pub(super) fn end_response(runtime: &Runtime, session: &Session, manager: &mut H
         let refused = calls.into_iter().map(|call| call.call_id).collect();
         manager.promise(Promise::Reply { from: first, to: last, refused });
     }
-    manager.promise(Promise::Notice { text: NOTICE.to_owned() });
+    if by == StoppedBy::Request {
+        manager.promise(Promise::Notice { text: NOTICE.to_owned() });
+    }
 }

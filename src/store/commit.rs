@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use super::{INLINE_BYTES, Meta, ParkedInput, StoreError, claim_expiry_ms};
-use crate::message::{CallId, DedupId, Epoch, Item, Seq};
+use super::{INLINE_BYTES, Meta, ParkedInput, Span, StoreError, claim_expiry_ms};
+use crate::message::{CallId, DedupId, Epoch, Item, Seq, ThreadId};
 
 /// Actions of one DynamoDB transaction; a commit that needs more is refused before it is sent.
 pub const MAX_ACTIONS: usize = 100;
@@ -73,8 +73,23 @@ pub struct Commit {
     pub open_children: i32,
     /// Questions that are over.
     pub closed_choices: Vec<CallId>,
+    /// Of a commit that moves to a new log: what the one it leaves inherits. It is kept beside that log, so that a
+    /// hidden branch can still be read.
+    pub left: Option<Vec<Span>>,
+    /// Whether it writes what META knows of compaction.
+    pub compaction: CompactionWrite,
     /// Milliseconds since the epoch, for expiry only.
     pub now_ms: i64,
+}
+
+/// Whether a commit writes what META knows of compaction. One that makes a thread or begins a log always does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CompactionWrite {
+    /// It stays as it is in the store.
+    #[default]
+    Keep,
+    /// It is as the commit's META says.
+    Set,
 }
 
 /// How long a dedup row counts.
@@ -102,14 +117,10 @@ impl NewThread {
         1 + usize::from(self.parked.is_some()) + self.items.len()
     }
 
-    /// Texts that may be too large for their rows.
-    pub(crate) fn texts(&self) -> impl Iterator<Item = &str> {
-        let parked = self.parked.iter().map(|parked| parked.body.as_str());
-        self.items.iter().map(|item| &*item.raw).chain(parked)
-    }
-
     fn bytes(&self) -> usize {
-        self.texts().map(|text| text.len().min(INLINE_BYTES)).sum()
+        let parked = self.parked.iter().map(|parked| parked.body.as_str());
+        let texts = self.items.iter().map(|item| &*item.raw).chain(parked);
+        texts.map(|text| text.len().min(INLINE_BYTES)).sum()
     }
 }
 
@@ -128,6 +139,8 @@ impl Commit {
             children: Vec::new(),
             open_children: 0,
             closed_choices: Vec::new(),
+            left: None,
+            compaction: CompactionWrite::Keep,
             now_ms,
         }
     }
@@ -144,6 +157,15 @@ impl Commit {
             + self.closed_choices.len()
             + self.children.iter().map(NewThread::actions).sum::<usize>()
             + usize::from(self.open_children != 0)
+            + usize::from(self.left.is_some())
+            + self.bequests().len()
+    }
+
+    /// The threads whose logs a thread inherits that this commit makes: each keeps a note of it, so that nobody erases
+    /// rows that somebody reads. Children need none, they go with their parents.
+    pub fn bequests(&self) -> BTreeSet<&ThreadId> {
+        let made = self.expect == Expect::Absent && self.meta.parent.is_none();
+        self.meta.base.iter().filter(|_| made).map(|span| &span.thread).collect()
     }
 
     /// The owner of a thread that this commit makes: it is listed under that name.
@@ -172,7 +194,7 @@ impl Commit {
     pub fn sets_compaction(&self) -> bool {
         match &self.expect {
             Expect::Absent => true,
-            Expect::At { epoch, .. } => *epoch != self.meta.epoch,
+            Expect::At { epoch, .. } => *epoch != self.meta.epoch || self.compaction == CompactionWrite::Set,
         }
     }
 

@@ -55,7 +55,7 @@ pub struct Generation {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<GenerationId>,
     /// System entries that it stands for: they stay in the system prompt.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip)]
     pub system: Vec<String>,
     /// Who wrote it.
     pub model: String,
@@ -66,6 +66,28 @@ pub struct Generation {
     pub source_tokens: u64,
     /// Milliseconds since the epoch.
     pub created_at_ms: i64,
+}
+
+/// What a generation says, as one text: what redaction looks through.
+#[derive(Serialize, Deserialize)]
+struct Said {
+    text: String,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    system: Vec<String>,
+}
+
+impl Generation {
+    /// Everything that it says, as it is stored.
+    pub fn said(&self) -> String {
+        let said = Said { text: self.text.clone(), system: self.system.clone() };
+        serde_json::to_string(&said).expect("bug: strings serialise")
+    }
+
+    /// The same with what it says; none if that is nothing (redaction has taken it): then the items count.
+    pub fn saying(self, said: &str) -> Option<Self> {
+        let Said { text, system } = serde_json::from_str(said).ok()?;
+        (!crate::message::is_blank(&text)).then_some(Self { text, system, ..self })
+    }
 }
 
 /// How the attempts to compact a thread went.

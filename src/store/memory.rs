@@ -4,14 +4,16 @@
 //! a slice does about a lost race or an answer that never came can only be tested where both can be ordered.
 //! It reads no clock: time stands where the last commit, or [`MemoryStore::advance_to`], put it.
 
-use std::collections::{BTreeMap, VecDeque};
+mod archive;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use async_trait::async_trait;
 
 use super::{
     ChoiceRow, Commit, Committed, Compacted, CompactionCommit, ConversationStore, DeadLetter, Expect,
-    Generation, GenerationId, Loaded, Meta, NewThread, ParkedInput, Span, StateStore, Stop, StoreError,
+    Generation, GenerationId, Loaded, Log, Meta, NewThread, ParkedInput, Span, StateStore, Stop, StoreError,
     Subscription, SubscriptionChange, ThreadKind, ThreadSummary, behind, body_digest, claim_expiry_ms,
 };
 use crate::message::{CallId, DedupId, Epoch, Item, MessageId, RawJson, Seq, ThreadId};
@@ -43,6 +45,7 @@ struct State {
     now_ms: i64,
     commit_faults: VecDeque<CommitFault>,
     failing_loads: usize,
+    failing_look_ups: usize,
     commits: usize,
 }
 
@@ -51,6 +54,10 @@ struct Thread {
     meta: Option<Meta>,
     logs: BTreeMap<(Epoch, Seq), Item>,
     generations: BTreeMap<GenerationId, Generation>,
+    /// What the logs that a rewind has left inherit.
+    bases: BTreeMap<Epoch, Vec<Span>>,
+    /// Who inherits of these logs.
+    heirs: BTreeSet<ThreadId>,
     /// Until when each counts, milliseconds; none: for ever.
     dedup: BTreeMap<DedupId, Option<i64>>,
     parked: BTreeMap<String, ParkedInput>,
@@ -62,11 +69,23 @@ struct Thread {
     subscriptions: BTreeMap<CallId, bool>,
     choices: BTreeMap<CallId, ChoiceRow>,
     views: BTreeMap<String, RawJson>,
+    /// Only its name is left: it is in no list.
+    erased: bool,
 }
 
 impl Thread {
     fn is_processed(&self, dedup: &DedupId, now_ms: i64) -> bool {
         self.dedup.get(dedup).is_some_and(|expiry| expiry.is_none_or(|expiry| expiry >= now_ms))
+    }
+
+    /// A generation that says something.
+    fn readable(&self, id: &GenerationId) -> Option<&Generation> {
+        self.generations.get(id).filter(|generation| !generation.text.is_empty())
+    }
+
+    /// Its state, if it is a conversation that is there: what summarises another one is none.
+    fn listed(&self) -> Option<&Meta> {
+        self.meta.as_ref().filter(|meta| !self.erased && meta.kind != ThreadKind::Compaction)
     }
 
     /// Whether every condition of `commit` but the token's holds.
@@ -95,7 +114,8 @@ impl Thread {
             self.owner.get_or_insert_with(|| owner.to_owned());
         }
         let sets_compaction = commit.sets_compaction();
-        let Commit { mut meta, items, dedup, park, release, choices, closed_choices, now_ms, .. } = commit;
+        let Commit { mut meta, items, dedup, park, release, choices, closed_choices, left, now_ms, .. } =
+            commit;
         if let Some(born) = &self.meta {
             // What a thread is was fixed when it was made.
             meta.root = born.root.clone();
@@ -109,6 +129,9 @@ impl Thread {
             if !sets_compaction {
                 meta.compaction = born.compaction.clone();
             }
+        }
+        if let (Some(base), Some(left)) = (left, &self.meta) {
+            self.bases.insert(left.epoch, base);
         }
         self.logs.extend(items.into_iter().map(|item| ((meta.epoch, item.seq), item)));
         self.meta = Some(meta);
@@ -175,6 +198,10 @@ impl State {
         let (children, more) = (commit.children.clone(), commit.open_children);
         let root = self.threads.entry(commit.meta.root.clone()).or_default();
         root.open_children = root.open_children.saturating_add_signed(more);
+        for ancestor in commit.bequests() {
+            let heirs = &mut self.threads.entry(ancestor.clone()).or_default().heirs;
+            heirs.insert(commit.meta.thread.clone());
+        }
         self.threads.entry(commit.meta.thread.clone()).or_default().apply(commit);
         for NewThread { meta, items, parked } in children {
             let rows = self.threads.entry(meta.thread.clone()).or_default();
@@ -200,6 +227,11 @@ impl MemoryStore {
     /// The next `n` loads fail with [`StoreError::Unavailable`].
     pub fn fail_loads(&self, n: usize) {
         self.lock().failing_loads = n;
+    }
+
+    /// The next `n` look-ups of whether an input was processed fail with [`StoreError::Unavailable`].
+    pub fn fail_look_ups(&self, n: usize) {
+        self.lock().failing_look_ups = n;
     }
 
     /// Moves the store's clock on; it never goes back.
@@ -233,7 +265,7 @@ impl MemoryStore {
             let mut spans = meta.spans();
             if let Some(newest) = &meta.compaction.newest
                 && let Some(generation) =
-                    state.threads.get(&newest.id.thread).and_then(|rows| rows.generations.get(&newest.id))
+                    state.threads.get(&newest.id.thread).and_then(|rows| rows.readable(&newest.id))
                 && let Some((covered, rest)) = behind(&spans, &newest.through)
             {
                 loaded.generation = Some(generation.clone());
@@ -270,11 +302,6 @@ impl MemoryStore {
     }
 }
 
-/// What summarises a thread is no conversation.
-fn is_listed(meta: &Meta) -> bool {
-    meta.kind != ThreadKind::Compaction
-}
-
 fn ordered_outage() -> StoreError {
     StoreError::Unavailable("an outage that a test ordered".to_owned())
 }
@@ -308,7 +335,7 @@ impl ConversationStore for MemoryStore {
     }
 
     async fn generation(&self, id: &GenerationId) -> Result<Option<Generation>, StoreError> {
-        Ok(self.of_thread(&id.thread, |rows| rows.generations.get(id).cloned()))
+        Ok(self.of_thread(&id.thread, |rows| rows.readable(id).cloned()))
     }
 
     async fn read_span(&self, span: &Span) -> Result<Vec<Item>, StoreError> {
@@ -335,8 +362,30 @@ impl ConversationStore for MemoryStore {
         result
     }
 
+    async fn log(&self, thread: &ThreadId, epoch: Epoch) -> Result<Log, StoreError> {
+        Ok(self.of_thread(thread, |rows| Log {
+            base: rows.bases.get(&epoch).cloned().unwrap_or_default(),
+            items: rows
+                .logs
+                .range((epoch, Seq(0))..=(epoch, Seq(u64::MAX)))
+                .map(|(_, item)| item.clone())
+                .collect(),
+        }))
+    }
+
+    async fn put_log(&self, snapshot: &ThreadId, items: &[Item]) -> Result<(), StoreError> {
+        let mut state = self.lock();
+        let rows = state.threads.entry(snapshot.clone()).or_default();
+        rows.logs.extend(items.iter().map(|item| ((Epoch(0), item.seq), item.clone())));
+        Ok(())
+    }
+
     async fn is_message_processed(&self, thread: &ThreadId, dedup: &DedupId) -> Result<bool, StoreError> {
-        let state = self.lock();
+        let mut state = self.lock();
+        if state.failing_look_ups > 0 {
+            state.failing_look_ups -= 1;
+            return Err(ordered_outage());
+        }
         Ok(state.threads.get(thread).is_some_and(|rows| rows.is_processed(dedup, state.now_ms)))
     }
 
@@ -353,7 +402,7 @@ impl ConversationStore for MemoryStore {
     async fn list_threads_of(&self, owner: &str, limit: usize) -> Result<Vec<ThreadSummary>, StoreError> {
         let state = self.lock();
         let theirs = state.threads.values().filter(|rows| rows.owner.as_deref() == Some(owner));
-        let metas = theirs.filter_map(|rows| rows.meta.as_ref().filter(|meta| is_listed(meta)));
+        let metas = theirs.filter_map(Thread::listed);
         let mut threads: Vec<ThreadSummary> =
             metas.filter(|meta| meta.owner.as_deref() == Some(owner)).map(ThreadSummary::from).collect();
         threads.sort_by(ThreadSummary::newest_first);
@@ -363,12 +412,8 @@ impl ConversationStore for MemoryStore {
 
     async fn list_threads(&self, limit: usize) -> Result<Vec<ThreadSummary>, StoreError> {
         let state = self.lock();
-        let mut threads: Vec<ThreadSummary> = state
-            .threads
-            .values()
-            .filter_map(|rows| rows.meta.as_ref().filter(|meta| is_listed(meta)))
-            .map(ThreadSummary::from)
-            .collect();
+        let metas = state.threads.values().filter_map(Thread::listed);
+        let mut threads: Vec<ThreadSummary> = metas.map(ThreadSummary::from).collect();
         threads.sort_by(ThreadSummary::newest_first);
         threads.truncate(limit);
         Ok(threads)

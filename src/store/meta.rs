@@ -70,7 +70,12 @@ pub struct Meta {
     pub metadata: Option<RawJson>,
     /// The token of the last commit: how a writer knows its own commit again.
     pub token: String,
+    /// What the snapshot of a newer version said of this thread.
+    pub extra: Extra,
 }
+
+/// The field of [`Meta::extra`] that lists what a reader must know to show the thread rightly.
+const REQUIRES: &str = "requires";
 
 impl Meta {
     /// A new root thread's state.
@@ -109,7 +114,26 @@ impl Meta {
             usage: None,
             metadata: None,
             token: String::new(),
+            extra: Extra::new(),
         }
+    }
+
+    /// What is left of an erased thread: that it was there, and that it is closed.
+    pub fn erased(self) -> Self {
+        Self {
+            root: self.root,
+            parent: self.parent,
+            kind: self.kind,
+            epoch: self.epoch,
+            closed: true,
+            token: self.token,
+            ..Self::new_root(self.thread, self.agent, self.owner, self.created_at_ms)
+        }
+    }
+
+    /// Whether only a newer version knows what parts of this thread are to be shown: this one must not go on with it.
+    pub fn needs_newer_version(&self) -> bool {
+        self.extra.get(REQUIRES).and_then(|known| known.as_array()).is_some_and(|parts| !parts.is_empty())
     }
 
     /// The pending entry of `call`.

@@ -4,6 +4,7 @@
 //! method, [`ConversationStore::commit`], which is atomic and conditional (I2, I3, I6). The adapters are
 //! [`memory`] and [`dynamodb`]; one contract suite (`tests/store_contract.rs`) runs on both.
 
+mod archive;
 mod commit;
 pub mod dynamodb;
 mod generation;
@@ -18,9 +19,10 @@ use serde_json::Value;
 
 use crate::message::{CallId, DedupId, Epoch, Item, MessageId, RawJson, Seq, ThreadId};
 
+pub use archive::{ArchiveStore, Logs, Rewrite, TextOf};
 pub use commit::{
-    ChoiceRow, Commit, Committed, DedupLife, Expect, MAX_ACTIONS, MAX_COMMIT_BYTES, NewThread,
-    SubscriptionChange,
+    ChoiceRow, Commit, Committed, CompactionWrite, DedupLife, Expect, MAX_ACTIONS, MAX_COMMIT_BYTES,
+    NewThread, SubscriptionChange,
 };
 pub use generation::{
     Compacted, CompactionCommit, CompactionRun, CompactionState, Generation, GenerationId, Pointer, Position,
@@ -56,6 +58,15 @@ pub struct Loaded {
     pub choices: Vec<ChoiceRow>,
     /// The last cancel request: it was for a slice before this one.
     pub stop: Option<Stop>,
+}
+
+/// One log of a thread.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Log {
+    /// What it inherits, where that is known: of a log that was left by a rewind.
+    pub base: Vec<Span>,
+    /// Its own items, from the first one on without a gap.
+    pub items: Vec<Item>,
 }
 
 /// A request to end a running response.
@@ -249,6 +260,14 @@ pub trait ConversationStore: Send + Sync {
 
     /// The items of a piece of a log, complete, whole. Strongly consistent.
     async fn read_span(&self, span: &Span) -> Result<Vec<Item>, StoreError>;
+
+    /// Reads one log as it is stored, whether the thread still shows it or not; empty if there is none. Strongly
+    /// consistent.
+    async fn log(&self, thread: &ThreadId, epoch: Epoch) -> Result<Log, StoreError>;
+
+    /// Writes the log of a snapshot, which is named by its content, so that writing it again changes nothing. It means
+    /// nothing until a thread inherits it.
+    async fn put_log(&self, snapshot: &ThreadId, items: &[Item]) -> Result<(), StoreError>;
 
     /// Whether an input was processed or parked. Strongly consistent.
     async fn is_message_processed(&self, thread: &ThreadId, dedup: &DedupId) -> Result<bool, StoreError>;

@@ -150,6 +150,7 @@ impl HistoryManager {
             subscriptions: plan.subscriptions.clone(),
             ..Commit::new(expect, meta.clone(), now_ms)
         };
+        commit.left = (self.exists && meta.epoch != self.meta.epoch).then(|| self.meta.base.clone());
         if last_chunk {
             commit.children.clone_from(&self.children);
             commit.open_children = i32::try_from(self.children.len()).unwrap_or(i32::MAX);
@@ -174,6 +175,9 @@ impl HistoryManager {
             Committed::LostRace => return Err(ThreadError::LostRace(self.history.thread().clone())),
             Committed::Done => {}
         }
+        // A rewind has hidden some of what a follower knows.
+        let moved = (self.meta.epoch, &self.meta.base) != (meta.epoch, &meta.base);
+        let kept = if moved { 0 } else { self.history.committed().len() };
         self.exists = true;
         self.struck = false;
         self.asked = false;
@@ -189,6 +193,9 @@ impl HistoryManager {
             self.stored_choices.retain(|choice| !closed.contains(&choice.id));
             self.subscriptions.clear();
             self.children.clear();
+        }
+        if let Some(follower) = &self.follower {
+            follower.changed(self.change_behind(kept));
         }
         Ok(())
     }

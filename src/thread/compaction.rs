@@ -28,6 +28,37 @@ pub async fn generations(
     Ok(found)
 }
 
+/// The newest generation of a chain that `spans` allow, and the opener that is shown with it.
+pub async fn generation_within(
+    store: &dyn ConversationStore,
+    newest: Option<&Pointer>,
+    spans: &[Span],
+) -> Result<Option<(Generation, Option<Item>)>, StoreError> {
+    let mut next: Option<GenerationId> = newest.map(|newest| newest.id.clone());
+    for _ in 0..MAX_GENERATIONS {
+        let Some(id) = next else { return Ok(None) };
+        let Some(generation) = store.generation(&id).await? else { return Ok(None) };
+        if behind(spans, &generation.at.through).is_some() {
+            let opener = item_at(store, generation.at.opener.as_ref()).await?;
+            return Ok(Some((generation, opener)));
+        }
+        next = generation.parent;
+    }
+    Ok(None)
+}
+
+async fn item_at(store: &dyn ConversationStore, at: Option<&Position>) -> Result<Option<Item>, StoreError> {
+    let Some(at) = at else { return Ok(None) };
+    let from = Seq(at.seq.0.saturating_sub(1));
+    let span = Span { thread: at.thread.clone(), epoch: at.epoch, from, to: at.seq };
+    match store.read_span(&span).await {
+        Ok(mut items) => Ok(items.pop()),
+        // It is shown for a better answer, not for a valid one.
+        Err(StoreError::Incomplete { .. }) => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
 impl HistoryManager {
     /// What the thread shows now is another view than its last request had: what the provider counted then does not count
     /// (C26), and what was thought then is not shown (C33).
@@ -42,7 +73,7 @@ impl HistoryManager {
 
     /// Takes over a generation that is stored.
     pub async fn take_generation(&mut self, generation: Generation) -> Result<(), StoreError> {
-        let opener = self.item_at(generation.at.opener.as_ref()).await?;
+        let opener = item_at(&*self.conversations, generation.at.opener.as_ref()).await?;
         self.meta.compaction.newest = Some(generation.at.clone());
         self.history.take_generation(generation, opener);
         self.adopt_view();
@@ -71,28 +102,10 @@ impl HistoryManager {
         Ok(())
     }
 
-    /// The newest generation that `spans` allow, and the opener that is shown with it.
-    pub async fn generation_within(
-        &self,
-        spans: &[Span],
-    ) -> Result<Option<(Generation, Option<Item>)>, StoreError> {
-        let mut next: Option<GenerationId> =
-            self.meta.compaction.newest.as_ref().map(|newest| newest.id.clone());
-        for _ in 0..MAX_GENERATIONS {
-            let Some(id) = next else { return Ok(None) };
-            let Some(generation) = self.conversations.generation(&id).await? else { return Ok(None) };
-            if behind(spans, &generation.at.through).is_some() {
-                let opener = self.item_at(generation.at.opener.as_ref()).await?;
-                return Ok(Some((generation, opener)));
-            }
-            next = generation.parent;
-        }
-        Ok(None)
-    }
-
     /// After a rewind, in memory: the newest generation that is left counts.
     pub(super) async fn fall_back(&mut self) -> Result<(), StoreError> {
-        let found = self.generation_within(&self.history.spans()).await?;
+        let newest = self.meta.compaction.newest.as_ref();
+        let found = generation_within(&*self.conversations, newest, &self.history.spans()).await?;
         let (generation, opener) =
             found.map_or((None, None), |(generation, opener)| (Some(generation), opener));
         self.history.fall_back(generation, opener);
@@ -112,18 +125,6 @@ impl HistoryManager {
         CompactionState { newest, ..CompactionState::default() }
     }
 
-    async fn item_at(&self, at: Option<&Position>) -> Result<Option<Item>, StoreError> {
-        let Some(at) = at else { return Ok(None) };
-        let from = Seq(at.seq.0.saturating_sub(1));
-        let span = Span { thread: at.thread.clone(), epoch: at.epoch, from, to: at.seq };
-        match self.conversations.read_span(&span).await {
-            Ok(mut items) => Ok(items.pop()),
-            // It is shown for a better answer, not for a valid one.
-            Err(StoreError::Incomplete { .. }) => Ok(None),
-            Err(e) => Err(e),
-        }
-    }
-
     /// Looks up a call that a summary stands for: its id says where it is.
     ///
     /// # Errors
@@ -136,7 +137,8 @@ impl HistoryManager {
         let holds = |span: &&Span| span.epoch == epoch && seq > span.from && seq <= span.to;
         for span in self.history.spans().iter().filter(holds) {
             let at = Position { thread: span.thread.clone(), epoch, seq };
-            if let Some(Item { body: ItemBody::ToolCall(item), .. }) = self.item_at(Some(&at)).await?
+            if let Some(Item { body: ItemBody::ToolCall(item), .. }) =
+                item_at(&*self.conversations, Some(&at)).await?
                 && &item.call_id == call
             {
                 self.history.know_call(item);

@@ -4,18 +4,26 @@
 //! manager belongs to one slice. After a failed commit it is dropped and loaded again, so memory never runs
 //! ahead of the store (D16).
 
+mod branches;
 mod commit;
 mod compaction;
+mod deletion;
 mod family;
+mod known;
 mod outbox;
+mod redaction;
 mod rewind;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+pub use branches::{load_branch, store_snapshot};
 pub use commit::Progress;
-pub use compaction::generations;
+pub use compaction::{generation_within, generations};
+pub use deletion::{DeleteError, delete};
 pub use family::MAX_SPAWNS;
+pub use known::{Change, Follower, Known, Summary};
+pub use redaction::{RedactError, Redaction, redact};
 
 use crate::history::render::{RenderError, RenderOptions, Rendered};
 use crate::history::{Accepted, Arrival, History, next_firing};
@@ -96,6 +104,8 @@ pub struct HistoryManager {
     struck: bool,
     /// The head as loaded: calls before it were made by an earlier slice.
     loaded_head: Seq,
+    /// Who keeps a copy.
+    follower: Option<Arc<dyn Follower>>,
 }
 
 impl HistoryManager {
@@ -172,6 +182,7 @@ impl HistoryManager {
             children: Vec::new(),
             closing: false,
             promises: Vec::new(),
+            follower: None,
         }
     }
 

@@ -138,7 +138,7 @@ async fn c14_a_fork_and_a_child_inherit_the_summary_and_change_nothing_of_their_
     bed.turns(0..12).await;
     bed.compact().await;
     let source = bed.meta().await;
-    let fork = InputContent::Fork(Fork { source: THREAD.into(), through: None });
+    let fork = InputContent::Fork(Fork { source: THREAD.into(), through: None, epoch: None });
     bed.world.done(&operation(&bed, "fork", fork)).await;
     let text = InputMessage::user_text("fork".into(), "say forked");
     bed.world.done(&bed.world.message(&text)).await;
@@ -146,7 +146,7 @@ async fn c14_a_fork_and_a_child_inherit_the_summary_and_change_nothing_of_their_
     let of = |thread: &'static str| async { bed.world.store.meta(&thread.into()).await.unwrap().unwrap() };
     assert_eq!(of("fork").await.compaction.newest, source.compaction.newest);
     // A fork that ends before the summary does begins with the items.
-    let early = InputContent::Fork(Fork { source: THREAD.into(), through: Some(1) });
+    let early = InputContent::Fork(Fork { source: THREAD.into(), through: Some(1), epoch: None });
     bed.world.done(&operation(&bed, "early", early)).await;
     assert_eq!(of("early").await.compaction.newest, None);
     let text = InputMessage::user_text("early".into(), "say early");
@@ -230,4 +230,37 @@ async fn i4_a_reply_that_is_sent_after_its_items_were_summarised_is_sent_whole()
     bed.say("seen").await;
     assert_eq!(texts(&bed.request())[..1], ["be brief"]);
     assert_eq!(bed.world.output.texts().last().unwrap().matches("all of it").count(), 1);
+}
+
+#[tokio::test]
+async fn c16_75_76_what_is_redacted_is_in_no_summary_any_more() {
+    use dormouse::message::{Epoch, ItemId, Seq};
+    use dormouse::thread::{Redaction, redact};
+    let bed = Bed::new();
+    bed.say("say the word is tomato").await;
+    bed.turns(0..10).await;
+    bed.compact().await;
+    let covered = bed.meta().await.compaction;
+    assert_eq!(covered.last, 1);
+    // A live item keeps the summary.
+    let live = ItemId::at(Epoch(0), Seq(bed.meta().await.head.0 - 1));
+    redact(&bed.world.store, &THREAD.into(), &Redaction::Item(live)).await.unwrap();
+    let kept = bed.meta().await.compaction;
+    assert_eq!(kept.newest, covered.newest);
+    assert!(kept.last > covered.last, "a summary that is being written loses its race");
+    // A covered one takes it along, for good, and the items count again.
+    redact(&bed.world.store, &THREAD.into(), &Redaction::Item(ItemId::at(Epoch(0), Seq(1)))).await.unwrap();
+    let after = bed.meta().await.compaction;
+    assert_eq!(after.newest, None);
+    let erased = bed.world.store.generation(&covered.newest.unwrap().id).await.unwrap();
+    assert_eq!(erased, None, "erased, not only bypassed");
+    bed.say("say on").await;
+    let shown = texts(&bed.request());
+    assert!(shown[1].starts_with("[redacted]") && shown.iter().any(|text| text.starts_with("turn 0:")));
+    // A text is taken out of a summary like out of anything else.
+    bed.compact().await;
+    redact(&bed.world.store, &THREAD.into(), &Redaction::Text("It went on".into())).await.unwrap();
+    bed.say("say well").await;
+    let shown = texts(&bed.request());
+    assert!(shown[1].contains("[redacted]") && !shown[1].contains("It went on"), "{}", &shown[1]);
 }

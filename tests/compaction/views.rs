@@ -11,7 +11,8 @@ use crate::world::THREAD;
 const SUMMARY: &str = "[Summary of the conversation up to here.";
 
 #[tokio::test]
-async fn soft_the_older_part_is_summarised_beside_the_conversation_and_shown_right_after_the_system_prompt() {
+async fn d19_soft_the_older_part_is_summarised_beside_the_conversation_and_shown_right_after_the_system_prompt()
+ {
     let bed = Bed::new();
     bed.turns(0..14).await;
     assert_eq!(bed.summaries(), 0, "49: within the soft limit nothing is asked for");
@@ -55,7 +56,7 @@ async fn soft_the_older_part_is_summarised_beside_the_conversation_and_shown_rig
 }
 
 #[tokio::test]
-async fn hard_a_history_above_the_limit_is_summarised_before_the_reply() {
+async fn d19_hard_a_history_above_the_limit_is_summarised_before_the_reply() {
     let bed = Bed::new();
     // Nothing beside the conversation gets to work.
     bed.turns(0..40).await;

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use dormouse::message::{CallId, DedupId, Item, MessageId, RawJson, ThreadId};
+use dormouse::message::{CallId, DedupId, Epoch, Item, MessageId, RawJson, ThreadId};
 use dormouse::store::{
     ChoiceRow, Commit, Committed, Compacted, CompactionCommit, ConversationStore, DeadLetter, Expect,
-    Generation, GenerationId, Loaded, Meta, Span, StateStore, Stop, Store, StoreError, Subscription,
+    Generation, GenerationId, Loaded, Log, Meta, Span, StateStore, Stop, Store, StoreError, Subscription,
     ThreadSummary,
 };
 
@@ -86,6 +86,14 @@ impl ConversationStore for Planted {
 
     async fn read_span(&self, span: &Span) -> Result<Vec<Item>, StoreError> {
         self.inner.read_span(span).await
+    }
+
+    async fn log(&self, thread: &ThreadId, epoch: Epoch) -> Result<Log, StoreError> {
+        self.inner.log(thread, epoch).await
+    }
+
+    async fn put_log(&self, snapshot: &ThreadId, items: &[Item]) -> Result<(), StoreError> {
+        self.inner.put_log(snapshot, items).await
     }
 
     async fn is_message_processed(&self, thread: &ThreadId, dedup: &DedupId) -> Result<bool, StoreError> {

@@ -5,12 +5,14 @@ use std::pin::pin;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use dormouse::message::{CallId, DedupId, InputMessage, Item, MessageId, OutputMessage, RawJson, ThreadId};
+use dormouse::message::{
+    CallId, DedupId, Epoch, InputMessage, Item, MessageId, OutputMessage, RawJson, ThreadId,
+};
 use dormouse::queue::{DeadLetters, InputSender, OutputSender, QueueError, Redelivery};
 use dormouse::slice::Clock;
 use dormouse::store::{
     ChoiceRow, Commit, Committed, Compacted, CompactionCommit, ConversationStore, DeadLetter, Generation,
-    GenerationId, Loaded, Meta, Span, StateStore, Stop, StoreError, Subscription, ThreadSummary,
+    GenerationId, Loaded, Log, Meta, Span, StateStore, Stop, StoreError, Subscription, ThreadSummary,
 };
 
 use crate::ledger::gives_up;
@@ -121,6 +123,14 @@ impl ConversationStore for Ports {
 
     async fn read_span(&self, span: &Span) -> Result<Vec<Item>, StoreError> {
         self.read("compaction refused").await?.read_span(span).await
+    }
+
+    async fn log(&self, thread: &ThreadId, epoch: Epoch) -> Result<Log, StoreError> {
+        self.read("log refused").await?.log(thread, epoch).await
+    }
+
+    async fn put_log(&self, snapshot: &ThreadId, items: &[Item]) -> Result<(), StoreError> {
+        self.read("put refused").await?.put_log(snapshot, items).await
     }
 
     async fn is_message_processed(&self, thread: &ThreadId, dedup: &DedupId) -> Result<bool, StoreError> {

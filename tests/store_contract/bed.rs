@@ -6,23 +6,25 @@ use aws_sdk_dynamodb::Client;
 use dormouse::message::{DedupId, Epoch, Item, ItemFacts, MessageId, Seq, ThreadId};
 use dormouse::store::dynamodb::{DynamoStore, create_table};
 use dormouse::store::memory::MemoryStore;
-use dormouse::store::{Commit, Committed, DedupLife, Expect, Loaded, Meta, ParkedInput, Store};
+use dormouse::store::{ArchiveStore, Commit, Committed, DedupLife, Expect, Loaded, Meta, ParkedInput, Store};
 
 /// A store of a case's own.
 pub struct Bed {
     pub store: Arc<dyn Store>,
+    pub archive: Arc<dyn ArchiveStore>,
     memory: Option<MemoryStore>,
 }
 
 impl Bed {
     pub fn memory() -> Self {
         let memory = MemoryStore::new();
-        Self { store: Arc::new(memory.clone()), memory: Some(memory) }
+        Self { store: Arc::new(memory.clone()), archive: Arc::new(memory.clone()), memory: Some(memory) }
     }
 
     pub async fn table(url: &str) -> Self {
         let (client, table) = new_table(url).await;
-        Self { store: Arc::new(DynamoStore::new(client, table)), memory: None }
+        let store = Arc::new(DynamoStore::new(client, table));
+        Self { store: store.clone(), archive: store, memory: None }
     }
 
     /// Lets the memory's clock catch up; a table's store already lives in the present.
@@ -78,6 +80,7 @@ pub fn item(seq: u64, raw: &str) -> Item {
         est_tokens: 42,
         left_out: Some(dormouse::message::LeftOut::TooLarge),
         excerpt_of: None,
+        extra: Default::default(),
     };
     Item::stored(Seq(seq), raw, facts)
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use dormouse::history::request::ModelRequest;
-use dormouse::message::{CallId, DedupId, Item, MessageId, OutputMessage, RawJson, ThreadId};
+use dormouse::message::{CallId, DedupId, Epoch, Item, MessageId, OutputMessage, RawJson, ThreadId};
 use dormouse::model::scripted::ScriptedModel;
 use dormouse::model::{ModelError, ModelInfo, ModelProvider, ModelStream};
 use dormouse::queue::{OutputSender, QueueError};
@@ -16,7 +16,8 @@ use dormouse::slice::{AgentProfile, Agents};
 use dormouse::store::memory::MemoryStore;
 use dormouse::store::{
     ChoiceRow, Commit, Committed, Compacted, CompactionCommit, ConversationStore, DeadLetter, Generation,
-    GenerationId, Hold, Loaded, Meta, Span, StateStore, Stop, Store, StoreError, Subscription, ThreadSummary,
+    GenerationId, Hold, Loaded, Log, Meta, Span, StateStore, Stop, Store, StoreError, Subscription,
+    ThreadSummary,
 };
 use dormouse::tools::{Execution, Invocation, Registry, Tool, ToolDefinition, ToolError, ToolOutput};
 use futures::StreamExt;
@@ -176,6 +177,14 @@ impl ConversationStore for MortalStore {
 
     async fn read_span(&self, span: &Span) -> Result<Vec<Item>, StoreError> {
         self.store.read_span(span).await
+    }
+
+    async fn log(&self, thread: &ThreadId, epoch: Epoch) -> Result<Log, StoreError> {
+        self.store.log(thread, epoch).await
+    }
+
+    async fn put_log(&self, snapshot: &ThreadId, items: &[Item]) -> Result<(), StoreError> {
+        self.store.put_log(snapshot, items).await
     }
 
     async fn is_message_processed(&self, thread: &ThreadId, dedup: &DedupId) -> Result<bool, StoreError> {

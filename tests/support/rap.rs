@@ -11,12 +11,12 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
-use dormouse::message::{CallId, DedupId, InputMessage, Item, MessageId, RawJson, ThreadId};
+use dormouse::message::{CallId, DedupId, Epoch, InputMessage, Item, MessageId, RawJson, ThreadId};
 use dormouse::queue::{InputSender, QueueError};
 use dormouse::rap::{CallbackKeys, CallbackTokens};
 use dormouse::store::{
     ChoiceRow, Commit, Committed, Compacted, CompactionCommit, ConversationStore, DeadLetter, Generation,
-    GenerationId, Loaded, Meta, Span, StateStore, Stop, StoreError, Subscription, ThreadSummary,
+    GenerationId, Loaded, Log, Meta, Span, StateStore, Stop, StoreError, Subscription, ThreadSummary,
 };
 
 /// A request as a fake server saw it.
@@ -221,6 +221,12 @@ impl ConversationStore for StoreDown {
         down()
     }
     async fn read_span(&self, _: &Span) -> Result<Vec<Item>, StoreError> {
+        down()
+    }
+    async fn log(&self, _: &ThreadId, _: Epoch) -> Result<Log, StoreError> {
+        down()
+    }
+    async fn put_log(&self, _: &ThreadId, _: &[Item]) -> Result<(), StoreError> {
         down()
     }
     async fn is_message_processed(&self, _: &ThreadId, _: &DedupId) -> Result<bool, StoreError> {

@@ -1,11 +1,11 @@
 //! Texts too large for their row, in parts under their digest.
 //!
-//! They are written before the transaction that refers to them. A name is its content, so a body that was written
-//! for a commit that never came is harmless, and one that is written twice is the same.
+//! They are written before the transaction that refers to them. A name is its partition and its content, so a body that
+//! was written for a commit that never came is harmless, and one that is written twice is the same.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use aws_sdk_dynamodb::types::{PutRequest, WriteRequest};
+use aws_sdk_dynamodb::types::{DeleteRequest, PutRequest, WriteRequest};
 use futures::{StreamExt, TryStreamExt, stream};
 
 use super::DynamoStore;
@@ -19,6 +19,8 @@ use crate::store::{INLINE_BYTES, StoreError, body_digest};
 const PART_BYTES: usize = 350 * 1024;
 /// Parts in one `BatchWriteItem`: 1.75 MB, so that it stays below 16 MB also where JSON escapes every byte.
 const WRITE_PARTS: usize = 5;
+/// Keys in one `BatchWriteItem`.
+const WRITE_KEYS: usize = 25;
 /// Parts in one `BatchGetItem`, which answers at most 16 MB.
 const READ_PARTS: usize = 40;
 /// Reads of a body whose parts are not all there, after the first.
@@ -79,14 +81,14 @@ fn join<'a>(rows: impl Iterator<Item = &'a Row>) -> Option<String> {
 }
 
 impl DynamoStore {
-    /// Writes the bodies of those texts that do not fit their row.
+    /// Writes the bodies of those texts that do not fit their row; each with its row's partition.
     pub(super) async fn put_bodies<'a>(
         &self,
-        texts: impl Iterator<Item = &'a str>,
+        texts: impl Iterator<Item = (&'a str, &'a str)>,
     ) -> Result<(), StoreError> {
         let mut rows = BTreeMap::new();
-        for text in texts.filter(|text| text.len() > INLINE_BYTES) {
-            let digest = body_digest(text);
+        for (pk, text) in texts.filter(|(_, text)| text.len() > INLINE_BYTES) {
+            let digest = codec::body_name(pk, text);
             let pieces = split(text);
             for (part, piece) in pieces.iter().enumerate() {
                 // By key: two results that say the same are one body, and a batch may name a key once.
@@ -116,23 +118,43 @@ impl DynamoStore {
     }
 
     /// Puts rows, unconditionally, all batches at once.
-    async fn put_rows(&self, rows: Vec<Row>) -> Result<(), StoreError> {
-        let batches: Vec<Vec<Row>> = rows.chunks(WRITE_PARTS).map(<[Row]>::to_vec).collect();
+    pub(super) async fn put_rows(&self, rows: Vec<Row>) -> Result<(), StoreError> {
+        let put = |row: Row| {
+            let put = PutRequest::builder().set_item(Some(row)).build().expect("bug: a put has an item");
+            WriteRequest::builder().put_request(put).build()
+        };
+        self.write(rows.into_iter().map(put).collect(), WRITE_PARTS).await
+    }
+
+    /// Deletes rows, unconditionally, all batches at once.
+    pub(super) async fn delete_rows(&self, keys: Vec<Key>) -> Result<(), StoreError> {
+        let delete = |key: Key| {
+            let delete = DeleteRequest::builder().set_key(Some(key.attributes()));
+            WriteRequest::builder().delete_request(delete.build().expect("bug: a delete has a key")).build()
+        };
+        self.write(keys.into_iter().map(delete).collect(), WRITE_KEYS).await
+    }
+
+    /// Deletes bodies.
+    pub(super) async fn delete_bodies(
+        &self,
+        bodies: impl Iterator<Item = BodyRef>,
+    ) -> Result<(), StoreError> {
+        let parts = |body: BodyRef| (0..body.parts).map(move |part| keys::body_part(&body.digest, part));
+        let keys: BTreeSet<Key> = bodies.flat_map(parts).collect();
+        self.delete_rows(keys.into_iter().collect()).await
+    }
+
+    async fn write(&self, writes: Vec<WriteRequest>, chunk: usize) -> Result<(), StoreError> {
+        let batches: Vec<Vec<WriteRequest>> = writes.chunks(chunk).map(<[WriteRequest]>::to_vec).collect();
         stream::iter(batches)
-            .map(|batch| self.put_batch(batch))
+            .map(|batch| self.write_batch(batch))
             .buffer_unordered(CONCURRENCY)
             .try_collect::<()>()
             .await
     }
 
-    async fn put_batch(&self, batch: Vec<Row>) -> Result<(), StoreError> {
-        let mut left: Vec<WriteRequest> = batch
-            .into_iter()
-            .map(|row| {
-                let put = PutRequest::builder().set_item(Some(row)).build().expect("bug: a put has an item");
-                WriteRequest::builder().put_request(put).build()
-            })
-            .collect();
+    async fn write_batch(&self, mut left: Vec<WriteRequest>) -> Result<(), StoreError> {
         let mut pauses = pauses();
         loop {
             let answer = self

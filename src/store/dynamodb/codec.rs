@@ -14,7 +14,8 @@ use crate::message::{
     CallId, DedupId, Epoch, Item, ItemBody, ItemFacts, ItemId, LeftOut, MessageId, Seq, ThreadId, excerpt_of,
 };
 use crate::store::{
-    ChoiceRow, DeadLetter, Generation, INLINE_BYTES, ParkedInput, Prune, Stop, Subscription, body_digest,
+    ChoiceRow, DeadLetter, Extra, Generation, INLINE_BYTES, ParkedInput, Prune, Span, Stop, Subscription,
+    body_digest,
 };
 
 /// A row's attributes.
@@ -42,6 +43,30 @@ const LEFT_OUT: &str = "left_out";
 const EXCERPT: &str = "excerpt";
 /// Characters of the text that it is of.
 const CHARS: &str = "chars";
+/// Facts of a newer version, as JSON.
+const EXTRA: &str = "extra";
+/// Every attribute of an item's row that this version knows.
+const ITEM_ATTRIBUTES: [&str; 19] = [
+    keys::PK,
+    keys::SK,
+    RAW,
+    BODY,
+    PARTS,
+    KIND,
+    DEDUP,
+    CAUSE,
+    TURN,
+    TURN_ID,
+    OPENS_TURN,
+    USER,
+    CREATED_AT,
+    EST,
+    LEFT_OUT,
+    EXCERPT,
+    CHARS,
+    EXTRA,
+    EXPIRES_AT,
+];
 const KEY: &str = "key";
 /// The call of a subscription or a choice.
 pub(super) const CALL: &str = "call";
@@ -54,6 +79,7 @@ const THREAD: &str = "thread";
 const REASON: &str = "reason";
 /// What is known of a generation beside its text.
 const FACTS: &str = "facts";
+const SPANS: &str = "spans";
 /// The id of a cancel request.
 const REQUEST: &str = "request";
 /// Milliseconds in the unit of `expires_at`.
@@ -103,9 +129,63 @@ fn put_text(row: &mut Row, content: &str) {
     if content.len() <= INLINE_BYTES {
         row.insert(RAW.to_owned(), s(content));
     } else {
-        row.insert(BODY.to_owned(), s(body_digest(content)));
+        let name = body_name(text(row, keys::PK).unwrap_or_default(), content);
+        row.insert(BODY.to_owned(), s(name));
         row.insert(PARTS.to_owned(), n(part_count(content)));
     }
+}
+
+/// The name of a large text of the partition `pk`: its own and of nobody else, so that whoever erases the partition can
+/// erase the text.
+pub(super) fn body_name(pk: &str, content: &str) -> String {
+    body_digest(&format!("{pk}\n{content}"))
+}
+
+/// A row with another text. Whatever else it holds stays.
+pub(super) fn with_text(row: &Row, content: &str) -> Row {
+    let mut row = row.clone();
+    for name in [RAW, BODY, PARTS, EXCERPT, CHARS] {
+        row.remove(name);
+    }
+    put_text(&mut row, content);
+    if row.contains_key(KIND) {
+        put_excerpt(&mut row, &ItemBody::parse(content), content.len());
+    }
+    row
+}
+
+fn put_excerpt(row: &mut Row, body: &ItemBody, bytes: usize) {
+    if bytes > INLINE_BYTES
+        && let Some((short, chars)) = excerpt_of(body)
+    {
+        row.insert(EXCERPT.to_owned(), s(short.to_raw()));
+        row.insert(CHARS.to_owned(), n(chars));
+    }
+}
+
+/// What a log that was left inherits, as a row.
+pub(super) fn base_row(thread: &ThreadId, epoch: Epoch, base: &[Span]) -> Row {
+    let mut row = new_row(&keys::base(thread, epoch));
+    // Our own types: string keys and numbers.
+    row.insert(SPANS.to_owned(), s(serde_json::to_string(base).expect("bug: spans serialise")));
+    row
+}
+
+/// A row as what a log inherits.
+pub(super) fn read_base(row: &Row) -> Option<Vec<Span>> {
+    serde_json::from_str(text(row, SPANS)?).ok()
+}
+
+/// That a thread inherits of another one's logs, as a row.
+pub(super) fn heir_row(thread: &ThreadId, heir: &ThreadId) -> Row {
+    let mut row = new_row(&keys::heir(thread, heir));
+    row.insert(THREAD.to_owned(), s(heir.as_str()));
+    row
+}
+
+/// A row as a thread that inherits.
+pub(super) fn read_heir(row: &Row) -> Option<ThreadId> {
+    text(row, THREAD).map(ThreadId::new)
 }
 
 /// The body that a row's text is in, if it is not in the row.
@@ -130,12 +210,7 @@ pub(super) fn item_row(thread: &ThreadId, epoch: Epoch, item: &Item) -> Row {
     let facts = &item.facts;
     row.insert(KIND.to_owned(), s(item.body.kind()));
     put_text(&mut row, &item.raw);
-    if item.raw.len() > INLINE_BYTES
-        && let Some((short, chars)) = excerpt_of(&item.body)
-    {
-        row.insert(EXCERPT.to_owned(), s(short.to_raw()));
-        row.insert(CHARS.to_owned(), n(chars));
-    }
+    put_excerpt(&mut row, &item.body, item.raw.len());
     put_some(&mut row, DEDUP, facts.dedup.as_ref().map(DedupId::as_str));
     put_some(&mut row, CAUSE, facts.cause.as_ref().map(MessageId::as_str));
     put_some(&mut row, TURN_ID, facts.turn_id.as_ref().map(ItemId::as_str));
@@ -145,7 +220,30 @@ pub(super) fn item_row(thread: &ThreadId, epoch: Epoch, item: &Item) -> Row {
     row.insert(CREATED_AT.to_owned(), n(facts.created_at_ms));
     row.insert(EST.to_owned(), n(facts.est_tokens));
     put_some(&mut row, LEFT_OUT, facts.left_out.map(LeftOut::tag));
+    if !facts.extra.is_empty() {
+        // A map that was parsed.
+        row.insert(
+            EXTRA.to_owned(),
+            s(serde_json::to_string(&facts.extra).expect("bug: a JSON map serialises")),
+        );
+    }
     row
+}
+
+/// The facts of an item's row that only a newer version knows: attributes of its own, and what a snapshot brought.
+pub(super) fn extra_facts(row: &Row) -> Extra {
+    let mut extra: Extra =
+        text(row, EXTRA).and_then(|json| serde_json::from_str(json).ok()).unwrap_or_default();
+    for (name, value) in row.iter().filter(|(name, _)| !ITEM_ATTRIBUTES.contains(&name.as_str())) {
+        let value = match value {
+            AttributeValue::S(text) => Some(text.as_str().into()),
+            AttributeValue::Bool(flag) => Some((*flag).into()),
+            AttributeValue::N(number) => serde_json::from_str(number).ok(),
+            _ => None,
+        };
+        extra.extend(value.map(|value| (name.clone(), value)));
+    }
+    extra
 }
 
 /// A row as an item; of unknown kind if its text is nowhere.
@@ -162,6 +260,7 @@ pub(super) fn read_item(seq: Seq, row: &Row, bodies: &Bodies) -> Item {
         est_tokens: number(row, EST).unwrap_or_default(),
         left_out: text(row, LEFT_OUT).map(LeftOut::from_tag),
         excerpt_of: None,
+        extra: Extra::new(),
     };
     let whole = content(row, bodies);
     if let (None, Some((excerpt, chars))) = (whole, read_excerpt(row)) {
@@ -189,15 +288,14 @@ pub(super) fn generation_row(generation: &Generation) -> Row {
     let mut row = new_row(&keys::generation(&generation.at.id));
     // Our own type: string keys and finite numbers.
     row.insert(FACTS.to_owned(), s(serde_json::to_string(generation).expect("bug: a generation serialises")));
-    put_text(&mut row, &generation.text);
+    put_text(&mut row, &generation.said());
     row
 }
 
 /// A row as a generation; none if it cannot be read any more: then the items count, which are all there.
 pub(super) fn read_generation(row: &Row, bodies: &Bodies) -> Option<Generation> {
-    let mut generation: Generation = serde_json::from_str(text(row, FACTS)?).ok()?;
-    generation.text = content(row, bodies)?.to_owned();
-    Some(generation)
+    let generation: Generation = serde_json::from_str(text(row, FACTS)?).ok()?;
+    generation.saying(content(row, bodies)?)
 }
 
 /// Whether requests under `prune` hold less of the item than its excerpt does: its text need not be read.

@@ -42,11 +42,7 @@ enum Verdict {
 impl DynamoStore {
     pub(super) async fn write_commit(&self, commit: Commit) -> Result<Committed, StoreError> {
         commit.validate()?;
-        let texts = commit.items.iter().map(|item| &*item.raw);
-        let texts = texts.chain(commit.park.iter().map(|parked| parked.body.as_str()));
-        let texts = texts.chain(commit.choices.iter().map(|choice| choice.body.as_str()));
-        let texts = texts.chain(commit.children.iter().flat_map(NewThread::texts));
-        self.put_bodies(texts).await?;
+        self.put_bodies(texts(&commit).iter().map(|(pk, text)| (pk.as_str(), *text))).await?;
         let actions = self.actions(&commit);
         // An account-wide name: two threads, or two tables of one account, may use the same token.
         let request_token = body_digest(&format!(
@@ -93,6 +89,12 @@ impl DynamoStore {
         if let Some(owner) = commit.made_for() {
             // Unless the name was claimed before; whoever made the thread all the same is in META.
             actions.push(self.claim_action(thread, owner, commit.meta.created_at_ms));
+        }
+        for ancestor in commit.bequests() {
+            actions.push(self.put(codec::heir_row(ancestor, thread), PutIf::Any));
+        }
+        if let (Expect::At { epoch, .. }, Some(left)) = (&commit.expect, &commit.left) {
+            actions.push(self.put(codec::base_row(thread, *epoch, left), PutIf::Any));
         }
         for item in &commit.items {
             let row = codec::item_row(thread, commit.meta.epoch, item);
@@ -239,6 +241,22 @@ impl DynamoStore {
             .delete(delete.build().expect("bug: a delete has a table and a key"))
             .build()
     }
+}
+
+/// The texts of a commit, each with its row's partition.
+fn texts(commit: &Commit) -> Vec<(String, &str)> {
+    let meta = &commit.meta;
+    let (thread, log) = (keys::thread_pk(&meta.thread), keys::log_pk(&meta.thread, meta.epoch));
+    let items = commit.items.iter().map(|item| (log.clone(), &*item.raw));
+    let parked = commit.park.iter().map(|parked| (thread.clone(), parked.body.as_str()));
+    let choices = commit.choices.iter().map(|choice| (thread.clone(), choice.body.as_str()));
+    let children = commit.children.iter().flat_map(|NewThread { meta, items, parked }| {
+        let log = keys::log_pk(&meta.thread, meta.epoch);
+        let items = items.iter().map(move |item| (log.clone(), &*item.raw));
+        let parked = parked.iter().map(|parked| (keys::thread_pk(&meta.thread), parked.body.as_str()));
+        items.chain(parked)
+    });
+    items.chain(parked).chain(choices).chain(children).collect()
 }
 
 /// On what condition a row is put.

@@ -19,7 +19,8 @@ use crate::store::{
 impl DynamoStore {
     pub(super) async fn write_compaction(&self, change: CompactionCommit) -> Result<Compacted, StoreError> {
         if let Some(generation) = &change.generation {
-            self.put_bodies([generation.text.as_str()].into_iter()).await?;
+            let pk = keys::generation(&generation.at.id).pk;
+            self.put_bodies([(pk.as_str(), generation.said().as_str())].into_iter()).await?;
         }
         let actions = self.compaction_actions(&change);
         let digest =

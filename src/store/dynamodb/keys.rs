@@ -42,6 +42,10 @@ pub(super) const CHOICE: &str = "Q#";
 pub(super) const BEHIND_CHOICES: &str = "Q$";
 /// Items of a log.
 pub(super) const ITEM: &str = "I#";
+/// What a log that was left inherits.
+pub(super) const BASE: &str = "BASE";
+/// Who inherits of a thread's logs.
+pub(super) const HEIR: &str = "H#";
 
 /// Generations of a log.
 pub(super) const GENERATION: &str = "C#";
@@ -206,6 +210,16 @@ pub(super) fn generation(id: &GenerationId) -> Key {
     Key::new(log_pk(&id.thread, id.epoch), format!("{GENERATION}{:0GENERATION_DIGITS$}", id.number))
 }
 
+/// What a log that was left inherits.
+pub(super) fn base(thread: &ThreadId, epoch: Epoch) -> Key {
+    Key::new(log_pk(thread, epoch), BASE)
+}
+
+/// Who inherits of a thread's logs.
+pub(super) fn heir(thread: &ThreadId, heir: &ThreadId) -> Key {
+    Key::new(thread_pk(thread), format!("{HEIR}{}", part(heir.as_str())))
+}
+
 /// A part of a body.
 pub(super) fn body_part(digest: &str, number: usize) -> Key {
     Key::new(body_pk(digest), part_sk(number))
@@ -277,6 +291,8 @@ mod tests {
         is(item(&t, Epoch(3), Seq(7)), "L#3#slack:C1", "I#000000000007");
         let id = GenerationId { thread: t.clone(), epoch: Epoch(3), number: 2 };
         is(generation(&id), "L#3#slack:C1", "C#0000000002");
+        is(base(&t, Epoch(3)), "L#3#slack:C1", "BASE");
+        is(heir(&t, &ThreadId::from("fork 1")), "T#slack:C1", "H#fork%201");
         is(body_part("abc", 1), "B#abc", "000001");
         is(claim_part("abc", 0), "X#abc", "000000");
         is(manifest("http://tools/x"), "M#http://tools/x", "manifest");

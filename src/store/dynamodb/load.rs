@@ -10,7 +10,7 @@ use super::keys::{self, Key};
 use super::reads::{BATCH_KEYS, CONCURRENCY, Range};
 use super::{DynamoStore, meta_row};
 use crate::message::{DedupId, Epoch, Item, RawJson, Seq, ThreadId};
-use crate::store::{Loaded, Meta, ParkedInput, Position, Prune, Span, StateStore, StoreError, behind};
+use crate::store::{self, Loaded, Meta, ParkedInput, Position, Prune, Span, StateStore, StoreError, behind};
 
 /// Reads of a log in which a position is missing, after the first.
 const REREADS: usize = 3;
@@ -112,7 +112,13 @@ impl DynamoStore {
             generation => generation.flatten(),
         };
         let opener = opener.map(|(seq, row)| codec::read_item(seq, &row, &bodies));
-        let items: Vec<Item> = log.iter().map(|(seq, row)| codec::read_item(*seq, row, &bodies)).collect();
+        let mut items: Vec<Item> =
+            log.iter().map(|(seq, row)| codec::read_item(*seq, row, &bodies)).collect();
+        if depth == Depth::Whole {
+            for (item, (_, row)) in items.iter_mut().zip(&log) {
+                item.facts.extra = codec::extra_facts(row);
+            }
+        }
         let (choice_rows, parked_rows): (Vec<&Row>, Vec<&Row>) = waiting_rows
             .iter()
             .partition(|row| codec::text(row, keys::SK).is_some_and(|sk| sk.starts_with(keys::CHOICE)));
@@ -132,6 +138,26 @@ impl DynamoStore {
             choices,
             stop,
         }))
+    }
+
+    /// One log as it is stored. What stands behind a gap belongs to no thread.
+    pub(super) async fn read_log(&self, thread: &ThreadId, epoch: Epoch) -> Result<store::Log, StoreError> {
+        let rows = self.query(keys::log_pk(thread, epoch), Range::All).await?;
+        let base = rows.iter().find(|row| codec::text(row, keys::SK) == Some(keys::BASE));
+        let base = base.and_then(codec::read_base).unwrap_or_default();
+        let whole: Vec<(u64, Row)> = by_seq(rows)
+            .into_iter()
+            .zip(1..)
+            .take_while(|((seq, _), at)| seq == at)
+            .map(|(row, _)| row)
+            .collect();
+        let bodies = self.bodies_of(whole.iter().map(|(_, row)| row)).await?;
+        let item = |(seq, row): &(u64, Row)| {
+            let mut item = codec::read_item(Seq(*seq), row, &bodies);
+            item.facts.extra = codec::extra_facts(row);
+            item
+        };
+        Ok(store::Log { base, items: whole.iter().map(item).collect() })
     }
 
     /// What a child's output carries; read beside its spans.

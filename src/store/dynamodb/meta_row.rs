@@ -13,7 +13,7 @@ use aws_sdk_dynamodb::types::AttributeValue;
 use super::codec::{Row, flag, n, number, s, text};
 use super::keys::{self, LPK, LSK, List, META};
 use crate::message::{CallId, Epoch, ItemId, MessageId, RawJson, Seq, ThreadId};
-use crate::store::{Asked, CompactionRun, CompactionState, Meta, Prune, StoreError, ThreadKind};
+use crate::store::{Asked, CompactionRun, CompactionState, Extra, Meta, Prune, StoreError, ThreadKind};
 
 /// The current log's epoch.
 pub(super) const LOG: &str = "log";
@@ -54,6 +54,8 @@ pub(super) const GEN: &str = "gen";
 pub(super) const GEN_LAST: &str = "gen_last";
 /// Attempts at the next one.
 pub(super) const COMPACT_RUN: &str = "compact_run";
+/// What a newer version's snapshot said.
+const EXTRA: &str = "extra";
 
 /// An attribute and its new value; none: it is to be absent.
 pub(super) type Assignment = (&'static str, Option<AttributeValue>);
@@ -95,6 +97,7 @@ pub(super) fn owned(meta: &Meta) -> Vec<Assignment> {
         (ASKED, (meta.asked != Asked::default()).then(|| json(&meta.asked))),
         (USAGE, meta.usage.as_ref().map(json)),
         (METADATA, meta.metadata.as_ref().map(|metadata| s(metadata.get()))),
+        (EXTRA, (!meta.extra.is_empty()).then(|| json(&meta.extra))),
         (TOKEN, Some(s(&meta.token))),
     ]
 }
@@ -131,6 +134,14 @@ pub(super) fn identity(meta: &Meta) -> Vec<Assignment> {
         (LPK, listed.then(|| s(lpk))),
         (LSK, listed.then(|| s(lsk))),
     ]
+}
+
+/// The whole row of a thread that was erased. It is in no list.
+pub(super) fn tombstone(meta: &Meta) -> Row {
+    let listed = |name: &str| name == LPK || name == LSK;
+    let assignments = owned(meta).into_iter().chain(identity(meta)).filter(|(name, _)| !listed(name));
+    let attributes = assignments.filter_map(|(name, value)| Some((name.to_owned(), value?)));
+    keys::meta(&meta.thread).attributes().into_iter().chain(attributes).collect()
 }
 
 fn kind_text(kind: ThreadKind) -> &'static str {
@@ -200,6 +211,10 @@ pub(super) fn read(row: &Row) -> Result<Meta, StoreError> {
         // Neither decides anything: what cannot be read is as good as absent.
         usage: text(row, USAGE).and_then(|usage| serde_json::from_str(usage).ok()),
         metadata: metadata(row),
+        extra: match text(row, EXTRA) {
+            Some(extra) => serde_json::from_str(extra).map_err(|_| corrupt(EXTRA, "does not parse"))?,
+            None => Extra::new(),
+        },
         token: text(row, TOKEN).unwrap_or_default().to_owned(),
         thread,
     })

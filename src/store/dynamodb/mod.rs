@@ -8,6 +8,7 @@
 //! | `load` | a thread, complete, in as few round trips as there can be |
 //! | `commit` | the one transaction and what its failures mean |
 //! | `compact` | the transaction of a summary, beside it |
+//! | `archive` | redaction and erasure |
 //! | `state` | what is not history, and the list of threads |
 //! | `calls` | one request, repeated in place: the only retries there are |
 //! | `round_trips` | a count of them |
@@ -15,6 +16,7 @@
 //!
 //! Nothing here logs or reports content; errors name codes, keys' owners and attributes.
 
+mod archive;
 mod attempts;
 mod bodies;
 mod calls;
@@ -42,10 +44,10 @@ use aws_sdk_dynamodb::config::retry::RetryConfig;
 use aws_sdk_dynamodb::config::timeout::TimeoutConfig;
 
 use super::{
-    Commit, Committed, Compacted, CompactionCommit, ConversationStore, Generation, GenerationId, Loaded,
+    Commit, Committed, Compacted, CompactionCommit, ConversationStore, Generation, GenerationId, Loaded, Log,
     Meta, Span, StoreError, ThreadSummary, claim_expiry_ms,
 };
-use crate::message::{DedupId, Item, MessageId, ThreadId};
+use crate::message::{DedupId, Epoch, Item, MessageId, ThreadId};
 
 pub use round_trips::RoundTrips;
 pub use table::create_table;
@@ -124,6 +126,14 @@ impl ConversationStore for DynamoStore {
 
     async fn read_span(&self, span: &Span) -> Result<Vec<Item>, StoreError> {
         self.whole_span(span).await
+    }
+
+    async fn log(&self, thread: &ThreadId, epoch: Epoch) -> Result<Log, StoreError> {
+        self.read_log(thread, epoch).await
+    }
+
+    async fn put_log(&self, snapshot: &ThreadId, items: &[Item]) -> Result<(), StoreError> {
+        self.write_log(snapshot, items).await
     }
 
     async fn is_message_processed(&self, thread: &ThreadId, dedup: &DedupId) -> Result<bool, StoreError> {

@@ -30,7 +30,8 @@ impl DynamoStore {
     }
 
     async fn put_text_row(&self, row: Row, text: &str) -> Result<(), StoreError> {
-        self.put_bodies([text].into_iter()).await?;
+        let pk = codec::text(&row, keys::PK).unwrap_or_default();
+        self.put_bodies([(pk, text)].into_iter()).await?;
         self.repeat("PutItem", || {
             self.client.put_item().table_name(&*self.table).set_item(Some(row.clone())).send()
         })

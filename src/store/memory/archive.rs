@@ -1,0 +1,82 @@
+//! What an operator does, in memory.
+
+use async_trait::async_trait;
+
+use super::MemoryStore;
+use crate::message::{Item, RawJson, ThreadId};
+use crate::store::{ArchiveStore, Logs, Meta, Rewrite, StoreError, TextOf};
+
+#[async_trait]
+impl ArchiveStore for MemoryStore {
+    async fn rewrite_texts(&self, thread: &ThreadId, rewrite: &Rewrite<'_>) -> Result<usize, StoreError> {
+        let mut state = self.lock();
+        let mut changed = 0;
+        let mut renew = |of: TextOf, text: &str| {
+            let new = rewrite(of, text);
+            changed += usize::from(new.is_some());
+            new
+        };
+        if let Some(rows) = state.threads.get_mut(thread) {
+            for ((epoch, seq), item) in &mut rows.logs {
+                if let Some(raw) = renew(TextOf::Item(*epoch, *seq), &item.raw) {
+                    *item = Item::stored(*seq, raw, item.facts.clone());
+                }
+            }
+            for generation in rows.generations.values_mut().filter(|generation| !generation.text.is_empty()) {
+                let Some(said) = renew(TextOf::Summary(generation.at.id.epoch), &generation.said()) else {
+                    continue;
+                };
+                match generation.clone().saying(&said) {
+                    Some(renewed) => *generation = renewed,
+                    None => generation.text.clear(),
+                }
+            }
+            for parked in rows.parked.values_mut() {
+                if let Some(body) = renew(TextOf::State, &parked.body) {
+                    parked.body = body;
+                }
+            }
+            for choice in rows.choices.values_mut() {
+                if let Some(body) = renew(TextOf::State, &choice.body) {
+                    choice.body = body;
+                }
+            }
+            for view in rows.views.values_mut() {
+                if let Some(content) =
+                    renew(TextOf::State, view.get()).and_then(|text| RawJson::parse(&text).ok())
+                {
+                    *view = content;
+                }
+            }
+        }
+        for letter in state.dead_letters.values_mut().filter(|letter| &letter.thread == thread) {
+            if let Some(body) = renew(TextOf::State, &letter.body) {
+                letter.body = body;
+            }
+        }
+        Ok(changed)
+    }
+
+    async fn heirs(&self, thread: &ThreadId) -> Result<Vec<ThreadId>, StoreError> {
+        Ok(self.of_thread(thread, |rows| rows.heirs.iter().cloned().collect()))
+    }
+
+    async fn erase(&self, thread: &ThreadId, logs: Logs) -> Result<(), StoreError> {
+        let mut state = self.lock();
+        state.dead_letters.retain(|(of, _), _| of != thread);
+        for rows in state.threads.values_mut() {
+            rows.heirs.remove(thread);
+        }
+        let Some(rows) = state.threads.remove(thread) else { return Ok(()) };
+        let left = state.threads.entry(thread.clone()).or_default();
+        left.erased = true;
+        left.meta = rows.meta.map(Meta::erased);
+        if logs == Logs::Keep {
+            left.logs = rows.logs;
+            left.generations = rows.generations;
+            left.bases = rows.bases;
+            left.heirs = rows.heirs;
+        }
+        Ok(())
+    }
+}
