@@ -10,6 +10,7 @@ use tokio::time::{Instant, sleep};
 use super::policy::{self, Ground};
 use super::summary_call::{self, Answer, CallFailure};
 use super::summary_input::{self, Built, Estimator, Source, Unfit};
+use crate::history::standing_instructions;
 use crate::message::{Epoch, Item, ItemBody, ThreadId, tokens};
 use crate::model::ModelProvider;
 use crate::store::{
@@ -255,6 +256,9 @@ fn made(job: &Job<'_>, model: &str, built: &Built, text: String) -> Chunk {
         ItemBody::System(system) => Some(system.text.clone()),
         _ => None,
     }));
+    let mut instructions =
+        job.generation.map(|generation| generation.instructions.clone()).unwrap_or_default();
+    instructions.extend(covered.iter().filter_map(|item| standing_instructions(&item.body)));
     let id = GenerationId {
         thread: job.thread.clone(),
         epoch: job.epoch,
@@ -266,6 +270,7 @@ fn made(job: &Job<'_>, model: &str, built: &Built, text: String) -> Chunk {
         text,
         parent: job.generation.map(|generation| generation.at.id.clone()),
         system,
+        instructions,
         model: model.to_owned(),
         partial: built.partial,
         source_tokens: source,

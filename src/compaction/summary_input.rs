@@ -5,7 +5,7 @@
 //! a stated excerpt (C22).
 
 use super::plan;
-use crate::history::wording;
+use crate::history::{standing_instructions, wording};
 use crate::message::{ContentPart, Item, ItemBody, excerpt};
 
 /// Tokens between what was planned and what is sent that nobody needs to account for.
@@ -161,6 +161,8 @@ fn tell(item: &Item) -> String {
         return entry(role_of(&item.body).to_owned(), wording::LEFT_OUT_OF_SUMMARY.to_owned());
     }
     match &item.body {
+        // They stay as they are.
+        body if standing_instructions(body).is_some() => String::new(),
         ItemBody::User(user) => {
             let head = match &user.synthetic_reason {
                 None => "user".to_owned(),

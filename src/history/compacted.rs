@@ -11,6 +11,16 @@ use crate::message::{
 };
 use crate::store::{Generation, Pointer, Span, behind};
 
+/// The text of standing instructions, which no summary replaces.
+pub fn standing_instructions(body: &ItemBody) -> Option<String> {
+    match body {
+        ItemBody::User(user) if user.synthetic_reason == Some(SyntheticReason::ProjectInstructions) => {
+            Some(ContentPart::join_text(&user.parts))
+        }
+        _ => None,
+    }
+}
+
 impl History {
     /// The summary that stands for the older part.
     pub fn generation(&self) -> Option<&Generation> {
@@ -82,7 +92,8 @@ impl History {
         else {
             return false;
         };
-        let costs: Vec<u64> = self.uncovered().iter().map(|item| self.shown_cost(item, &names)).collect();
+        let costs: Vec<u64> =
+            self.uncovered().iter().map(|item| self.cost(item, self.prune, &names)).collect();
         let mut left: u64 = costs.iter().sum();
         let cuts = self.uncovered_cuts();
         let everything = self.droppable();
@@ -149,10 +160,15 @@ impl History {
         if let Some(generation) = &self.generation {
             let system = generation.system.iter();
             front.extend(system.map(|text| Cow::Owned(ItemBody::System(SystemItem { text: text.clone() }))));
+            let standing = generation.instructions.iter().cloned();
+            front.extend(standing.map(|text| note(text, SyntheticReason::ProjectInstructions)));
             front.push(note(wording::summary(&generation.text), SyntheticReason::CompactionMeta));
             front.extend(self.opener.as_ref().map(|opener| Cow::Borrowed(&opener.body)));
         }
         if self.omits() {
+            let omitted = self.committed[self.covered..self.omitted].iter();
+            let standing = omitted.filter_map(|item| standing_instructions(&item.body));
+            front.extend(standing.map(|text| note(text, SyntheticReason::ProjectInstructions)));
             front.push(note(wording::OMITTED.to_owned(), SyntheticReason::OmissionNote));
             // Of the running turn the opener stays in any case.
             let opens = |item: &&Item| item.facts.opens_turn;
@@ -172,7 +188,8 @@ impl History {
     /// Estimated tokens of what stands for the older part.
     pub(super) fn summary_tokens(&self) -> u64 {
         let Some(generation) = &self.generation else { return 0 };
-        let system: usize = generation.system.iter().map(String::len).sum();
+        let kept = generation.system.iter().chain(&generation.instructions);
+        let system: usize = kept.map(String::len).sum();
         let opener = self.opener.as_ref().map_or(0, |opener| tokens::of_item(&opener.body, opener.raw.len()));
         tokens::of_bytes(wording::summary(&generation.text).len() + system).saturating_add(opener)
     }
@@ -185,6 +202,16 @@ impl History {
     /// Estimated tokens of what has just arrived.
     pub fn arrived_tokens(&self) -> u64 {
         self.draft_tokens()
+    }
+
+    /// What is not committed yet costs.
+    fn draft_tokens(&self) -> u64 {
+        self.safe.iter().chain(&self.unvalidated).map(super::context::draft_tokens).sum()
+    }
+
+    /// How much is not committed yet.
+    fn draft_count(&self) -> usize {
+        self.safe.len() + self.unvalidated.len()
     }
 
     /// Takes in a call that the items in hand do not hold.

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use super::prune::Names;
 use super::{History, wording};
-use crate::message::{ContentPart, ItemBody, LeftOut, Outcome};
+use crate::message::{ContentPart, ItemBody, LeftOut, Outcome, SyntheticReason};
 
 /// What was left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,22 +45,26 @@ impl History {
             0 => Names::default(),
             _ => Names::of_calls(self),
         };
-        let committed = self.committed[self.first_shown()..].iter();
-        let committed = committed.filter_map(|item| match item.facts.left_out {
+        let first = self.first_shown();
+        let committed = self.committed[first..].iter().map(|item| match item.facts.left_out {
             None => self.pruned(item, &names),
             Some(why) => Some(Cow::Owned(placeholder(&item.body, why))),
         });
         let drafts = self.safe.iter().chain(&self.unvalidated).map(|draft| match draft.left_out {
-            None => Cow::Borrowed(&draft.body),
-            Some(why) => Cow::Owned(placeholder(&draft.body, why)),
+            None => Some(Cow::Borrowed(&draft.body)),
+            Some(why) => Some(Cow::Owned(placeholder(&draft.body, why))),
         });
-        self.shown_in_front().into_iter().chain(committed).chain(drafts).collect()
+        let all = committed.chain(drafts).enumerate();
+        let all = all.filter_map(|(at, body)| Some(self.without_images(self.position(first + at), body?)));
+        self.shown_in_front().into_iter().chain(all).collect()
     }
 }
 
 fn kind(body: &ItemBody) -> Option<LeftOutInput> {
     match body {
         ItemBody::User(user) if user.synthetic_reason.is_none() => Some(LeftOutInput::User),
+        // What holds for the whole conversation is not what is new in it.
+        ItemBody::User(user) if user.synthetic_reason == Some(SyntheticReason::ProjectInstructions) => None,
         ItemBody::User(_) | ItemBody::ToolResult(_) | ItemBody::Event(_) => Some(LeftOutInput::Result),
         ItemBody::System(_)
         | ItemBody::Assistant(_)

@@ -12,8 +12,10 @@
 //! `plan` says what the next commit writes. Loading and committing are the business of `thread`.
 
 mod compacted;
+pub mod context;
 pub mod groups;
 pub mod image;
+pub mod image_room;
 mod input;
 mod leave_out;
 mod plan;
@@ -34,10 +36,11 @@ use crate::message::{
 };
 use crate::model::ModelEvent;
 use crate::store::{
-    DedupLife, Generation, Hold, Loaded, Meta, ParkedInput, PendingCall, Promise, Prune, Span,
+    DedupLife, Generation, Hold, ImagesOut, Loaded, Meta, ParkedInput, PendingCall, Promise, Prune, Span,
     SubscriptionChange, behind,
 };
 
+pub use compacted::standing_instructions;
 pub use input::{Accepted, Arrival, DISPATCH_FAILED, SETTLED_BY_HAND, TIMED_OUT, next_firing};
 pub use leave_out::LeftOutInput;
 pub use plan::SyncPlan;
@@ -163,6 +166,9 @@ pub struct History {
     omitted: usize,
     /// Calls that were looked up because the items in hand do not hold them.
     known_calls: BTreeMap<CallId, ToolCallItem>,
+    images_out: ImagesOut,
+    /// Digests of images that the provider may have refused: out of the requests of this slice.
+    images_aside: BTreeSet<String>,
     committed: Vec<Item>,
     head: Seq,
     next_turn: u32,
@@ -200,6 +206,8 @@ impl History {
             epoch: meta.as_ref().map_or(Epoch(0), |meta| meta.epoch),
             base: meta.as_ref().map(|meta| meta.base.clone()).unwrap_or_default(),
             prune: meta.as_ref().map(|meta| meta.prune).unwrap_or_default(),
+            images_out: meta.as_ref().map(|meta| meta.images_out.clone()).unwrap_or_default(),
+            images_aside: BTreeSet::new(),
             has_parent: meta.as_ref().is_some_and(|meta| meta.parent.is_some()),
             head: meta.as_ref().map_or(Seq::FIRST, |meta| meta.head),
             next_turn: meta.as_ref().map_or(0, |meta| meta.next_turn),
@@ -286,6 +294,13 @@ impl History {
     /// The seq of what comes behind everything that is in.
     pub fn next_seq_after_inputs(&self) -> Seq {
         self.head.plus(self.safe.len() + self.unvalidated.len())
+    }
+
+    /// The index of the turn that the newest input belongs to.
+    fn current_turn(&self) -> u32 {
+        let openers = self.safe.iter().chain(&self.unvalidated).filter(|draft| draft.opens_turn).count();
+        let openers = u32::try_from(openers).unwrap_or(u32::MAX);
+        self.next_turn.saturating_add(openers).saturating_sub(1)
     }
 
     /// The principal on whose behalf the model is about to act: that of the newest input that names one.
@@ -490,7 +505,7 @@ impl History {
         let body = ItemBody::ToolResult(ToolResultItem {
             call_id: call.clone(),
             outcome,
-            parts,
+            parts: image::noted(parts),
             settled_by,
             display_as: None,
         });

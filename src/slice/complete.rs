@@ -9,7 +9,9 @@ use futures::{Stream, StreamExt};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep};
 
-use super::failures::{AfterFailure, Spent, bound_reached, check_time, class_name, failed, give_up};
+use super::failures::{
+    AfterFailure, Spent, answered_without_images, bound_reached, check_time, class_name, failed, give_up,
+};
 use super::stop::StoppedBy;
 use super::synchronous::{arguments, run_open_synchronous_calls};
 use super::{Cancel, DisplayEvent, Runtime, Session, SliceError, compact, stop};
@@ -93,7 +95,8 @@ pub fn run_completion<'a>(
                 yield CompletionEvent::Action(CompletionAction::Done);
                 return;
             }
-            let rendered = match manager.render_history(&options(session)) {
+            let most_images = session.profile.model.info().max_images;
+            let rendered = match manager.render_with_room(&options(session), most_images) {
                 Ok(rendered) => rendered,
                 Err(RenderError::Empty) => {
                     yield CompletionEvent::Action(CompletionAction::Done);
@@ -113,6 +116,7 @@ pub fn run_completion<'a>(
                 );
             }
             check_time(runtime, deadline)?;
+            spent.images_sent = rendered.request.images();
             let model = session.profile.model.model().to_owned();
             yield CompletionEvent::Show(DisplayEvent::Asking { model: model.clone() });
             let started = Instant::now();
@@ -160,18 +164,22 @@ pub fn run_completion<'a>(
                 return;
             }
             match response {
-                Ok(response) => match take_response(runtime, session, manager, response) {
-                    Step::Done => {
-                        yield CompletionEvent::Action(CompletionAction::Done);
-                        return;
+                Ok(response) => {
+                    let step = take_response(runtime, session, manager, response);
+                    answered_without_images(&mut spent, manager);
+                    match step {
+                        Step::Done => {
+                            yield CompletionEvent::Action(CompletionAction::Done);
+                            return;
+                        }
+                        Step::Refused => {
+                            spent.refused_rounds += 1;
+                            manager.sync(Progress::More, runtime.clock.now_ms()).await?;
+                        }
+                        Step::Synchronous => manager.sync(Progress::More, runtime.clock.now_ms()).await?,
+                        Step::Asynchronous => {}
                     }
-                    Step::Refused => {
-                        spent.refused_rounds += 1;
-                        manager.sync(Progress::More, runtime.clock.now_ms()).await?;
-                    }
-                    Step::Synchronous => manager.sync(Progress::More, runtime.clock.now_ms()).await?,
-                    Step::Asynchronous => {}
-                },
+                }
                 Err(e) => {
                     if !manager.history().turn().is_empty() {
                         yield CompletionEvent::Show(DisplayEvent::Discarded { why: e.message.clone() });
@@ -185,7 +193,14 @@ pub fn run_completion<'a>(
                         continue;
                     }
                     match failed(runtime, &mut spent, manager, e, deadline)? {
-                        AfterFailure::Wait(delay) => sleep(delay).await,
+                        AfterFailure::Wait(delay) => {
+                            let waited = unless_stopped(sleep(delay), stop_at, cancel, &mut asked).await?;
+                            if let Waited::Stopped(by) = waited {
+                                stop::end_response(runtime, session, manager, by);
+                                yield CompletionEvent::Action(CompletionAction::Done);
+                                return;
+                            }
+                        }
                         AfterFailure::Again => {}
                         AfterFailure::GaveUp => {
                             yield CompletionEvent::Action(CompletionAction::Done);

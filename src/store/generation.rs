@@ -57,6 +57,9 @@ pub struct Generation {
     /// System entries that it stands for: they stay in the system prompt.
     #[serde(skip)]
     pub system: Vec<String>,
+    /// Standing instructions that it stands for: they are shown in front of it.
+    #[serde(skip)]
+    pub instructions: Vec<String>,
     /// Who wrote it.
     pub model: String,
     /// A step was too large to be read whole.
@@ -74,19 +77,22 @@ struct Said {
     text: String,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     system: Vec<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    instructions: Vec<String>,
 }
 
 impl Generation {
     /// Everything that it says, as it is stored.
     pub fn said(&self) -> String {
-        let said = Said { text: self.text.clone(), system: self.system.clone() };
+        let (text, system) = (self.text.clone(), self.system.clone());
+        let said = Said { text, system, instructions: self.instructions.clone() };
         serde_json::to_string(&said).expect("bug: strings serialise")
     }
 
     /// The same with what it says; none if that is nothing (redaction has taken it): then the items count.
     pub fn saying(self, said: &str) -> Option<Self> {
-        let Said { text, system } = serde_json::from_str(said).ok()?;
-        (!crate::message::is_blank(&text)).then_some(Self { text, system, ..self })
+        let Said { text, system, instructions } = serde_json::from_str(said).ok()?;
+        (!crate::message::is_blank(&text)).then_some(Self { text, system, instructions, ..self })
     }
 }
 

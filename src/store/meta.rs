@@ -64,6 +64,8 @@ pub struct Meta {
     pub shown: Option<GenerationId>,
     /// What was asked for of compaction.
     pub asked: Asked,
+    /// Which images requests do not hold.
+    pub images_out: ImagesOut,
     /// Usage of the last response.
     pub usage: Option<Usage>,
     /// Opaque, root only; comes back on every output.
@@ -111,6 +113,7 @@ impl Meta {
             compaction: CompactionState::default(),
             shown: None,
             asked: Asked::default(),
+            images_out: ImagesOut::default(),
             usage: None,
             metadata: None,
             token: String::new(),
@@ -207,6 +210,20 @@ pub struct Prune {
     pub hard_before: u32,
     /// The turn at whose start the overlay was last changed: reasoning from before is bound to another view.
     pub since_turn: u32,
+}
+
+/// The overlay of images that are left out of requests. The boundary only moves forward, but for a rewind.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImagesOut {
+    /// Those of the first so many items of the thread's spans and log are out, for want of room,
+    #[serde(default)]
+    pub before: u64,
+    /// and so many of the item behind them.
+    #[serde(default)]
+    pub nth: u32,
+    /// Digests of images that a provider has refused.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub refused: Vec<String>,
 }
 
 /// A call without a result.

@@ -28,7 +28,7 @@ pub use generation::{
     Compacted, CompactionCommit, CompactionRun, CompactionState, Generation, GenerationId, Pointer, Position,
     behind, position,
 };
-pub use meta::{Asked, Hold, Meta, OutboxEntry, PendingCall, Promise, Prune, Span, ThreadKind};
+pub use meta::{Asked, Hold, ImagesOut, Meta, OutboxEntry, PendingCall, Promise, Prune, Span, ThreadKind};
 
 /// Item text above this is kept in body rows, and the item row refers to it.
 pub const INLINE_BYTES: usize = 8 * 1024;

@@ -90,6 +90,7 @@ impl HistoryManager {
             let newest = self.history.pointer().cloned();
             meta.compaction = CompactionState { newest, ..CompactionState::default() };
         }
+        meta.images_out.clone_from(self.history.images_out());
         meta.epoch = plan.epoch;
         meta.base.clone_from(&plan.base);
         meta.head = plan.head;

@@ -40,6 +40,9 @@ pub const MAX_SUBSCRIPTIONS: usize = 32;
 /// Questions that one commit opens and closes: each input of a batch is at most one.
 const MAX_CHOICES: usize = 10;
 
+/// Rounds in which images give way for one request.
+const MAX_ROUNDS: usize = 16;
+
 /// Why a thread cannot go on in this slice.
 #[derive(Debug, thiserror::Error)]
 pub enum ThreadError {
@@ -359,11 +362,6 @@ impl HistoryManager {
         self.meta.usage = Some(usage).filter(|_| !self.history.omits());
     }
 
-    /// What the provider has counted is another view.
-    pub fn forget_usage(&mut self) {
-        self.meta.usage = None;
-    }
-
     /// Estimated tokens of the next request; `fixed` are those of the system prompt and the tools.
     pub fn request_size(&self, fixed: u64) -> u64 {
         self.history.size(self.meta.usage, fixed)
@@ -484,6 +482,33 @@ impl HistoryManager {
     /// The request for the next response.
     pub fn render_history(&self, options: &RenderOptions) -> Result<Rendered, RenderError> {
         self.history.render_history(options)
+    }
+
+    /// The same, after old images have given way where it would be too large or hold more than `most_images`. The next
+    /// commit makes that durable.
+    pub fn render_with_room(
+        &mut self,
+        options: &RenderOptions,
+        most_images: Option<usize>,
+    ) -> Result<Rendered, RenderError> {
+        let mut rendered = self.history.render_history(options)?;
+        // Once does, but for a damaged history: of images that no request shows nothing is gained.
+        for _ in 0..MAX_ROUNDS {
+            if !self.history.make_room_for_images(&rendered.request, most_images) {
+                break;
+            }
+            // What the provider counted is another view.
+            self.meta.usage = None;
+            let images_out = self.history.images_out();
+            tracing::info!(thread = %self.history.thread(), ?images_out, "images give way");
+            rendered = self.history.render_history(options)?;
+        }
+        Ok(rendered)
+    }
+
+    /// The provider's count of the last response is not of this view.
+    pub fn forget_usage(&mut self) {
+        self.meta.usage = None;
     }
 
     /// Committed history and drafts followed by the response being streamed.

@@ -230,7 +230,7 @@ fn replace(value: &mut Value, wanted: &str, escaped: &str) -> bool {
             found
         }
         Value::Array(values) => {
-            values.iter_mut().fold(false, |found, value| replace(value, wanted, escaped) || found)
+            values.iter_mut().fold(false, |found, value| replace(value, wanted, escaped) | found)
         }
         Value::Object(fields) => {
             let keys: Vec<String> = fields.keys().filter(|key| key.contains(wanted)).cloned().collect();

@@ -211,6 +211,7 @@ async fn i4_a_reply_that_is_sent_after_its_items_were_summarised_is_sent_whole()
         digest: "d".into(),
         parent: None,
         system: Vec::new(),
+        instructions: Vec::new(),
         model: "m".into(),
         partial: false,
         source_tokens: 9,
@@ -263,4 +264,40 @@ async fn c16_75_76_what_is_redacted_is_in_no_summary_any_more() {
     bed.say("say well").await;
     let shown = texts(&bed.request());
     assert!(shown[1].contains("[redacted]") && !shown[1].contains("It went on"), "{}", &shown[1]);
+}
+
+#[tokio::test]
+async fn standing_instructions_stay_word_for_word_in_front_of_the_summary_and_are_placed_once() {
+    use std::sync::Arc;
+
+    use dormouse::model::ModelError;
+    use dormouse::slice::{AgentProfile, Agents};
+    struct Instructed(Arc<dyn Agents>);
+    impl Agents for Instructed {
+        fn default_agent(&self) -> &str {
+            self.0.default_agent()
+        }
+        fn knows(&self, agent: &str) -> bool {
+            self.0.knows(agent)
+        }
+        fn profile(&self, agent: &str) -> Result<AgentProfile, ModelError> {
+            self.0.profile(agent)
+        }
+        fn project_instructions(&self, _agent: &str) -> Option<&str> {
+            Some("use tabs, never spaces")
+        }
+    }
+    let mut bed = Bed::new();
+    bed.world.runtime.agents = Arc::new(Instructed(bed.world.runtime.agents.clone()));
+    bed.turns(0..10).await;
+    for range in [10..14, 14..18] {
+        bed.compact().await;
+        bed.turns(range).await;
+        let shown = texts(&bed.request());
+        assert_eq!(shown[1], "use tabs, never spaces");
+        assert!(shown[2].starts_with("[Summary of the conversation"), "{}", &shown[2]);
+        assert_eq!(shown.iter().filter(|text| text.contains("use tabs")).count(), 1);
+    }
+    let told = bed.world.model.requests().into_iter().filter(crate::bed::is_summary);
+    assert!(told.into_iter().all(|request| !texts(&request).concat().contains("use tabs")));
 }

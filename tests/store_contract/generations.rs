@@ -19,6 +19,7 @@ pub fn generation(meta: &Meta, number: u32, through: u64, text: &str) -> Generat
         digest: format!("digest of {text:.20}"),
         parent: (number > 1).then(|| id(number - 1)),
         system: vec!["be brief".to_owned()],
+        instructions: vec!["use tabs".to_owned()],
         model: "m".to_owned(),
         partial: false,
         source_tokens: 7,
