@@ -14,7 +14,11 @@ pub fn generation(meta: &Meta, number: u32, through: u64, text: &str) -> Generat
     let at = |seq| Position { thread: meta.thread.clone(), epoch: meta.epoch, seq: Seq(seq) };
     let id = |number| GenerationId { thread: meta.thread.clone(), epoch: meta.epoch, number };
     Generation {
-        at: Pointer { id: id(number), through: at(through), opener: (through % 2 == 0).then(|| at(1)) },
+        at: Pointer {
+            id: id(number),
+            through: at(through),
+            opener: through.is_multiple_of(2).then(|| at(1)),
+        },
         text: text.to_owned(),
         digest: format!("digest of {text:.20}"),
         parent: (number > 1).then(|| id(number - 1)),
