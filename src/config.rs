@@ -68,6 +68,21 @@ pub struct AgentConfig {
     pub max_output_tokens: Option<u32>,
     /// Whether old tool results are shortened when the model's window fills; absent: yes.
     pub prune: Option<bool>,
+    /// Summaries of what the model's window does not hold.
+    pub compaction: CompactionConfig,
+}
+
+/// Summaries of the older part of a conversation. They need `context_window` of the agent's model.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct CompactionConfig {
+    /// Whether there are any; absent: yes.
+    pub enabled: Option<bool>,
+    /// Who writes them: a name in `models`, or `provider::model`; absent: the agent's own model.
+    pub model: Option<String>,
+    /// Of the window, what a conversation fills before its older part is summarised in the background, in percent from 1
+    /// to 100; absent: 80.
+    pub threshold_percent: Option<u8>,
 }
 
 /// A model.
@@ -331,6 +346,17 @@ impl Config {
                 }
             }
             self.model(name)?;
+            if let Some(model) = &agent.compaction.model {
+                self.named_model(model).map_err(|_| {
+                    let problem =
+                        format!("there is no model {model:?}; name one of [models], or provider::model");
+                    ConfigError::field(format!("agents.{name}.compaction.model"), problem)
+                })?;
+            }
+            if agent.compaction.threshold_percent.is_some_and(|percent| !(1..=100).contains(&percent)) {
+                let field = format!("agents.{name}.compaction.threshold_percent");
+                return Err(ConfigError::field(field, "is not between 1 and 100"));
+            }
         }
         Ok(())
     }
@@ -366,15 +392,22 @@ impl Config {
     pub fn model(&self, agent: &str) -> Result<ModelConfig, ConfigError> {
         let wanted = self.agent(agent)?.model;
         let name = wanted.as_deref().unwrap_or(DEFAULT_NAME);
+        self.named_model(name).map_err(|_| {
+            let problem = format!(
+                "there is no model {name:?}; set DORMOUSE_MODEL=provider::model, or add [models.{name}]"
+            );
+            ConfigError::field(format!("agents.{agent}.model"), problem)
+        })
+    }
+}
+
+impl Config {
+    /// The model of that name in `models`, or as `provider::name` says.
+    pub fn named_model(&self, name: &str) -> Result<ModelConfig, ConfigError> {
         match self.models.get(name) {
             Some(model) => Ok(model.clone()),
             None if name.contains("::") || name == "scripted" => Ok(ModelConfig::from_spec(name)),
-            None => Err(ConfigError::field(
-                format!("agents.{agent}.model"),
-                format!(
-                    "there is no model {name:?}; set DORMOUSE_MODEL=provider::model, or add [models.{name}]"
-                ),
-            )),
+            None => Err(ConfigError::field("models", format!("there is no model {name:?}"))),
         }
     }
 }

@@ -16,6 +16,7 @@
 //! | [`rap`] | the tool protocol: wire, discovery, client, tokens, callbacks | `tools`, `queue` |
 //! | [`mcp`] | tools of MCP servers, over HTTP and as processes | `tools`, `queue`, `store` |
 //! | [`queue`] | `InputSender`, `TimerSender`, `OutputSender`, `DeadLetters` over SQS and Scheduler | `message` |
+//! | [`compaction`] | summaries of what the window does not hold: budgets, chunks, calls | `history`, `model`, `store` |
 //! | [`thread`] | `HistoryManager`: load and commit around the core | `history`, `store` |
 //! | [`mod@slice`] | prepare, complete, dispatch, the SQS batch | `thread` and every port |
 //! | [`http`] | the axum router that the Lambda function and local mode serve | `rap`, `store`, `queue` |
@@ -27,6 +28,7 @@
 
 pub mod agent;
 pub mod assembly;
+pub mod compaction;
 pub mod config;
 pub mod history;
 pub mod http;

@@ -234,6 +234,7 @@ fn the_example_configuration_is_valid_and_shows_every_field() {
     look_for(&every);
     for table in [
         &every["agents"]["default"],
+        &every["agents"]["default"]["compaction"],
         &every["models"]["claude"],
         &every["tool_servers"]["weather"],
         &every["mcp_servers"]["docs"],

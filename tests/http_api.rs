@@ -13,7 +13,7 @@ use dormouse::config::Config;
 use dormouse::http::auth::Tokens;
 use dormouse::http::{Access, HttpDeps, router};
 use dormouse::message::{
-    CallId, DedupId, InputContent, InputMessage, ThreadId, UserChoiceAnswer, UserChoiceRequired,
+    CallId, Compact, DedupId, InputContent, InputMessage, ThreadId, UserChoiceAnswer, UserChoiceRequired,
 };
 use dormouse::model::scripted::{ScriptedEvent, ScriptedModel};
 use dormouse::rap::CallbackDeps;
@@ -576,8 +576,12 @@ async fn a_thread_is_rewound_forked_and_closed_by_its_owner_alone() {
         ann.work().await;
     }
     let last = json!({"target": "last_prompt", "preview": true});
-    for path in ["rewind", "fork", "close"] {
-        let body = if path == "fork" { json!({"thread_id": "t-9"}) } else { last.clone() };
+    for path in ["rewind", "fork", "close", "compact"] {
+        let body = match path {
+            "fork" => json!({"thread_id": "t-9"}),
+            "compact" => json!({}),
+            _ => last.clone(),
+        };
         assert_eq!(bob.post(&format!("/threads/t-1/{path}"), body).await.0, 404, "{path}");
     }
     let (status, seen) = ann.post("/threads/t-1/rewind", last).await;
@@ -601,6 +605,9 @@ async fn a_thread_is_rewound_forked_and_closed_by_its_owner_alone() {
         ("rewind", json!({"target": "last_prompt", "then": {"say": [{"type": "text", "text": " "}]}}), 400),
         ("fork", json!({"thread_id": "t-1"}), 409),
         ("fork", json!({"thread_id": "t-2", "through": 7}), 409),
+        ("compact", json!({"focus": " "}), 400),
+        ("compact", json!({"focus": "x".repeat(2_001)}), 400),
+        ("compact", json!({"model": "x"}), 400),
     ] {
         assert_eq!(ann.post(&format!("/threads/t-1/{path}"), body.clone()).await.0, status, "{path} {body}");
     }
@@ -609,8 +616,13 @@ async fn a_thread_is_rewound_forked_and_closed_by_its_owner_alone() {
     let (_, fork) = ann.get("/threads/t-2").await;
     assert_eq!((fork["owner"].as_str(), fork["items"].as_array().unwrap().len()), (Some("ann"), 2), "{fork}");
     assert_eq!(bob.get("/threads/t-2").await.0, 404);
+    assert_eq!(ann.post("/threads/t-1/compact", json!({"focus": "names"})).await.0, 202);
+    let wanted = Compact { manual: true, focus: Some("names".to_owned()) };
+    let queued = ann.queued();
+    assert_eq!(queued[0].0.content, InputContent::Compact(wanted));
     assert_eq!(ann.post("/threads/t-1/close", json!({})).await.0, 202);
     ann.work().await;
+    assert_eq!(ann.post("/threads/t-1/compact", json!({})).await.0, 409);
     assert_eq!(ann.get("/threads/t-1").await.1["closed"], true);
     assert_eq!(ann.post("/threads/t-1/rewind", json!({"target": "last_prompt"})).await.0, 409);
 }

@@ -188,6 +188,7 @@ impl Agents for Switched {
             system_prompt: Some("be brief".to_owned()),
             max_output_tokens: Some(1_000),
             prune: true,
+            compaction: None,
         })
     }
 }

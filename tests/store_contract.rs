@@ -1,6 +1,6 @@
 //! One contract for every store: in memory, on an embedded DynamoDB, and on a server that somebody else wrote.
 //!
-//! The cases are in `store_contract/`: `commits` and `kept` hold for every store, `table` for the DynamoDB table
+//! The cases are in `store_contract/`: `commits`, `generations` and `kept` hold for every store, `table` for the DynamoDB table
 //! alone. Each makes its own store, so all run at once.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
@@ -14,15 +14,26 @@ mod archive;
 mod bed;
 #[path = "store_contract/commits.rs"]
 mod commits;
+#[path = "store_contract/generations.rs"]
+mod generations;
 #[path = "store_contract/kept.rs"]
 mod kept;
+#[path = "store_contract/summaries.rs"]
+mod summaries;
 #[path = "store_contract/table.rs"]
 mod table;
+
+/// The cases of the table alone.
+mod table_cases {
+    pub use crate::summaries::*;
+    pub use crate::table::*;
+}
 
 /// The cases by name, for the macro below.
 mod cases {
     pub use crate::archive::*;
     pub use crate::commits::*;
+    pub use crate::generations::*;
     pub use crate::kept::*;
 }
 
@@ -53,13 +64,13 @@ macro_rules! table_contract {
     ($($case:ident),* $(,)?) => {
         #[cfg(feature = "local")]
         mod embedded_table {
-            $(#[tokio::test] async fn $case() { crate::table::$case(&crate::ddb::shared_url()).await })*
+            $(#[tokio::test] async fn $case() { crate::table_cases::$case(&crate::ddb::shared_url()).await })*
         }
 
         mod server_table {
             $(#[tokio::test] async fn $case() {
                 if let Some(url) = crate::ddb::server_url() {
-                    crate::table::$case(&url).await
+                    crate::table_cases::$case(&url).await
                 }
             })*
         }
@@ -95,6 +106,12 @@ contract! {
     a_name_is_whose_who_claims_it_first_and_threads_are_listed_by_owner,
     i2_a_choice_is_closed_by_the_commit_that_answers_it,
     the_last_cancel_request_is_loaded_with_its_thread,
+    c9_c13_a_generation_hides_items_from_requests_and_from_nothing_else,
+    c10_a_slice_and_a_compaction_overwrite_nothing_of_each_other,
+    c10_c16_a_compaction_counts_only_where_it_was_planned,
+    c11_c82_sent_twice_it_is_done_once_and_of_two_compactors_one_wins,
+    c27_attempts_are_stored_and_leave_the_summary_as_it_is,
+    c14_c15_a_rewind_keeps_the_generation_it_is_told_and_numbers_anew,
     i8_a_log_that_was_left_is_read_with_what_it_inherits,
     the_log_of_a_snapshot_is_written_again_without_effect,
     a_fork_is_noted_with_those_it_inherits_from,
@@ -111,6 +128,9 @@ table_contract! {
     i2_a_commit_whose_answer_was_lost_is_done,
     i6_a_lost_race_after_a_lost_answer_is_a_lost_race,
     a_missing_table_is_refused_and_a_dead_server_unavailable,
+    c13_of_a_thread_of_100_000_items_no_more_rows_are_read_than_of_one_of_1_000,
+    c11_a_compaction_whose_answer_was_lost_is_done_and_one_that_came_too_late_is_not,
+    i7_a_summary_that_cannot_be_read_stands_for_nothing_and_unknown_attributes_survive,
 }
 
 #[cfg(feature = "local")]

@@ -14,7 +14,8 @@ use crate::message::ThreadId;
 use crate::model::{ErrorClass, ModelError, ModelProvider};
 use crate::queue::{DeadLetters, InputSender, OutputSender, TimerSender};
 use crate::slice::{
-    AgentProfile, Agents, Clock, ConfiguredAgents, DisplayEvent, Limits, Observer, Runtime, SystemClock,
+    AgentProfile, Agents, Clock, ConfiguredAgents, DisplayEvent, Limits, Observer, Runtime, Summaries,
+    SystemClock,
 };
 use crate::store::Store;
 use crate::store::memory::MemoryStore;
@@ -67,7 +68,9 @@ impl AgentSystemBuilder {
     #[must_use]
     pub fn model(self, model: Arc<dyn ModelProvider>, system_prompt: impl Into<String>) -> Self {
         let system_prompt = Some(system_prompt.into()).filter(|prompt| !prompt.is_empty());
-        self.agent(DEFAULT_AGENT, AgentProfile { model, system_prompt, max_output_tokens: None, prune: true })
+        let compaction = Some(Summaries::by(model.clone()));
+        let profile = AgentProfile { model, system_prompt, max_output_tokens: None, prune: true, compaction };
+        self.agent(DEFAULT_AGENT, profile)
     }
 
     /// With another agent; `metadata.agent` of a thread's first input chooses it. The first one is the default.

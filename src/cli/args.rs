@@ -113,6 +113,15 @@ Nothing is deleted, and what tools did outside is not undone.")]
     Rewind(RewindArgs),
     /// Begin a new conversation as a copy of another one
     Fork(ForkArgs),
+    /// Summarise the older part of a conversation now; nothing is deleted
+    #[command(after_help = "\
+Examples:
+  dormouse compact t1
+  dormouse compact t1 --focus 'the names of the files'
+  dormouse show t1 --generations
+
+It happens by itself when the model's window fills. What has failed before is tried again.")]
+    Compact(CompactArgs),
     /// Write a conversation as JSON, to keep it or to go on with it elsewhere
     #[command(after_help = "\
 Examples:
@@ -241,6 +250,20 @@ pub struct ShowArgs {
     /// Everything as one JSON object, for scripts
     #[arg(long)]
     pub json: bool,
+    /// The summaries that stand for its older parts, newest first, and how the next one is getting on
+    #[arg(long)]
+    pub generations: bool,
+}
+
+/// `dormouse compact`.
+#[derive(Debug, ClapArgs)]
+pub struct CompactArgs {
+    /// The conversation
+    #[arg(value_name = "THREAD")]
+    pub thread: String,
+    /// What to keep more of
+    #[arg(long, value_name = "TEXT")]
+    pub focus: Option<String>,
 }
 
 /// `dormouse pending`.

@@ -104,6 +104,8 @@ pub fn consent_urls(meta: &Meta) -> Vec<String> {
             | Promise::Message { .. }
             | Promise::Schedule { .. }
             | Promise::End { .. }
+            | Promise::Compact { .. }
+            | Promise::Compacted { .. }
             | Promise::Closed
             | Promise::Unknown(_) => None,
         })

@@ -162,6 +162,7 @@ async fn run(args: Args) -> Result<(), CliError> {
         Some(Command::Pending(pending)) => pending::run(&global, pending).await,
         Some(Command::Rewind(rewind)) => operations::rewind(&global, rewind).await,
         Some(Command::Fork(fork)) => operations::fork(&global, fork).await,
+        Some(Command::Compact(compact)) => operations::compact(&global, compact).await,
         Some(Command::Export(export)) => archive::export(&global, export).await,
         Some(Command::Import(import)) => archive::import(&global, import).await,
         Some(Command::Redact(redact)) => archive::redact(&global, redact).await,

@@ -1,18 +1,18 @@
-//! `dormouse rewind`, `fork` and `close`: what is asked of a thread itself. Each is queued; a rewind is shown first.
+//! `dormouse rewind`, `fork`, `compact` and `close`: what is asked of a thread itself. Each is queued; a rewind is shown first.
 
 use std::io::{self, BufRead, IsTerminal, Write};
 
 use dormouse::http::{Preview, preview};
 use dormouse::message::{
-    ContentPart, DedupId, Epoch, Fork, InputContent, InputMessage, ItemId, Rewind, RewindTarget, Then,
-    ThreadId,
+    Compact, ContentPart, DedupId, Epoch, Fork, InputContent, InputMessage, ItemId, Rewind, RewindTarget,
+    Then, ThreadId,
 };
 use dormouse::queue::InputSender;
 use uuid::Uuid;
 
 use super::CliError;
 use super::access::Access;
-use super::args::{self, CloseArgs, ForkArgs, Global, RewindArgs, thread_id};
+use super::args::{self, CloseArgs, CompactArgs, ForkArgs, Global, RewindArgs, thread_id};
 
 /// Runs `dormouse rewind`.
 pub async fn rewind(global: &Global, args: RewindArgs) -> Result<(), CliError> {
@@ -49,6 +49,16 @@ pub async fn fork(global: &Global, args: ForkArgs) -> Result<(), CliError> {
         }
         None => queue(&access, target, InputContent::Fork(fork)).await,
     };
+    access.close().await;
+    done
+}
+
+/// Runs `dormouse compact`.
+pub async fn compact(global: &Global, args: CompactArgs) -> Result<(), CliError> {
+    let thread = thread_id(&args.thread)?;
+    let focus = args.focus.map(|focus| args::text(&[focus])).transpose()?;
+    let access = existing(global, &thread).await?;
+    let done = queue(&access, thread, InputContent::Compact(Compact { manual: true, focus })).await;
     access.close().await;
     done
 }

@@ -6,7 +6,7 @@ use dormouse::message::{
     CallId, ContentPart, InputContent, InputMessage, Item, ItemBody, Outcome, SyntheticReason, ToolCallItem,
     UserItem,
 };
-use dormouse::store::{Loaded, Meta, PendingCall, Promise};
+use dormouse::store::{Generation, Loaded, Meta, PendingCall, Promise};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use serde_json::{Value, json};
@@ -25,6 +25,57 @@ pub fn local_time(ms: i64) -> String {
         Ok(time) => time.to_zoned_datetime(TimeZone::system()).strftime("%Y-%m-%d %H:%M:%S").to_string(),
         Err(_) => "?".to_owned(),
     }
+}
+
+/// A thread's summaries as one JSON object.
+pub fn generations_json(meta: &Meta, found: &[Generation]) -> Result<String, serde_json::Error> {
+    let found: Vec<Value> = found
+        .iter()
+        .map(|generation| {
+            let mut facts = serde_json::to_value(generation)?;
+            facts["text"] = json!(generation.text);
+            Ok(facts)
+        })
+        .collect::<Result<_, serde_json::Error>>()?;
+    serde_json::to_string_pretty(&json!({
+        "thread": meta.thread,
+        "attempts": meta.compaction.run,
+        "generations": found,
+    }))
+}
+
+/// A thread's summaries for people, newest first.
+pub fn generations(meta: &Meta, found: &[Generation]) -> String {
+    let mut out = String::new();
+    let run = &meta.compaction.run;
+    if let (true, Some(failure)) = (run.attempts > 0, &run.failure) {
+        out.push_str(&format!(
+            "The last {} attempt(s) at a summary failed ({}); the next is not before {}.\n",
+            run.attempts,
+            harmless(failure),
+            local_time(run.next_try_at_ms)
+        ));
+    }
+    if found.is_empty() {
+        out.push_str("Nothing of this conversation is summarised.\n");
+    }
+    for generation in found {
+        let (id, through) = (&generation.at.id, &generation.at.through);
+        out.push_str(&format!(
+            "generation {} of log {}, up to item {} of log {}{}, {} tokens for {}, by {}, {}\n{}\n\n",
+            id.number,
+            id.epoch,
+            through.seq,
+            through.epoch,
+            if through.thread == meta.thread { String::new() } else { format!(" of {}", through.thread) },
+            dormouse::message::tokens::of_bytes(generation.text.len()),
+            generation.source_tokens,
+            harmless(&generation.model),
+            local_time(generation.created_at_ms),
+            harmless(&generation.text),
+        ));
+    }
+    out
 }
 
 /// Everything as one JSON object.
@@ -169,6 +220,8 @@ fn notices(meta: &Meta) -> Vec<&str> {
             | Promise::Message { .. }
             | Promise::Schedule { .. }
             | Promise::End { .. }
+            | Promise::Compact { .. }
+            | Promise::Compacted { .. }
             | Promise::Closed
             | Promise::Unknown(_) => None,
         })

@@ -1,7 +1,7 @@
 //! How much of a model's window the next request fills.
 
 use super::prune::Names;
-use super::{Draft, History};
+use super::{Draft, History, wording};
 use crate::message::tokens;
 use crate::model::Usage;
 
@@ -39,7 +39,8 @@ impl History {
     /// Without a count everything is estimated, and `fixed` are the tokens of the system prompt and the tools.
     pub fn context_tokens(&self, usage: Option<Usage>, fixed: u64) -> ContextTokens {
         let names = Names::of_calls(self);
-        let committed = self.committed.iter().map(|item| (&item.body, self.cost(item, self.prune(), &names)));
+        let shown = self.committed[self.first_shown()..].iter();
+        let committed = shown.map(|item| (&item.body, self.cost(item, self.prune(), &names)));
         let drafts = self.safe.iter().chain(&self.unvalidated);
         let all: Vec<_> = committed.chain(drafts.map(|draft| (&draft.body, draft_tokens(draft)))).collect();
         let (from, counted, kind) = match usage {
@@ -48,7 +49,7 @@ impl History {
                 let counted = usage.input.saturating_add(usage.output);
                 (last.map_or(0, |last| last + 1), counted, EstimateKind::Provider)
             }
-            None => (0, fixed, EstimateKind::Bytes4),
+            None => (0, fixed.saturating_add(self.summary_tokens()), EstimateKind::Bytes4),
         };
         let tokens = all[from..].iter().fold(counted, |sum, (_, tokens)| sum.saturating_add(*tokens));
         ContextTokens { tokens, kind }
@@ -60,6 +61,9 @@ impl History {
     }
 }
 
-fn draft_tokens(draft: &Draft) -> u64 {
+pub(super) fn draft_tokens(draft: &Draft) -> u64 {
+    if draft.left_out.is_some() {
+        return tokens::of_bytes(wording::TOO_LARGE.len());
+    }
     tokens::of_item(&draft.body, draft.body.to_raw().len())
 }

@@ -134,7 +134,8 @@ impl History {
             ItemBody::User(user) => user.synthetic_reason == Some(SyntheticReason::ProjectInstructions),
             body => body.is_output(),
         };
-        if is_blank(text) || !self.base.is_empty() || self.has_parent || self.bodies().any(placed) {
+        let begun = !self.base.is_empty() || self.has_parent || self.generation.is_some();
+        if is_blank(text) || begun || self.bodies().any(placed) {
             return;
         }
         let body = ItemBody::User(UserItem {

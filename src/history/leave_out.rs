@@ -28,13 +28,25 @@ impl History {
         Some(what)
     }
 
+    /// Leaves out the largest result or event that has just arrived; false if there is none.
+    pub fn leave_out_largest_result(&mut self, why: LeftOut) -> bool {
+        let candidates = self.unvalidated.iter_mut().filter(|draft| draft.left_out.is_none());
+        let results = candidates.filter(|draft| kind(&draft.body) == Some(LeftOutInput::Result));
+        match results.max_by_key(|draft| draft.body.to_raw().len()) {
+            Some(draft) => draft.left_out = Some(why),
+            None => return false,
+        }
+        true
+    }
+
     /// Everything but the turn buffer, in order, as a model is shown it.
     pub(super) fn shown(&self) -> Vec<Cow<'_, ItemBody>> {
         let names = match self.prune.hard_before {
             0 => Names::default(),
             _ => Names::of_calls(self),
         };
-        let committed = self.committed.iter().map(|item| match item.facts.left_out {
+        let first = self.first_shown();
+        let committed = self.committed[first..].iter().map(|item| match item.facts.left_out {
             None => self.pruned(item, &names),
             Some(why) => Some(Cow::Owned(placeholder(&item.body, why))),
         });
@@ -43,7 +55,8 @@ impl History {
             Some(why) => Some(Cow::Owned(placeholder(&draft.body, why))),
         });
         let all = committed.chain(drafts).enumerate();
-        all.filter_map(|(at, body)| Some(self.without_images(self.position(at), body?))).collect()
+        let all = all.filter_map(|(at, body)| Some(self.without_images(self.position(first + at), body?)));
+        self.shown_in_front().into_iter().chain(all).collect()
     }
 }
 

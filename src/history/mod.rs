@@ -11,7 +11,9 @@
 //! `input` holds the rules for what arrives, [`render`] turns the layers into a valid request (I5),
 //! `plan` says what the next commit writes. Loading and committing are the business of `thread`.
 
+mod compacted;
 pub mod context;
+pub mod groups;
 pub mod image;
 pub mod image_room;
 mod input;
@@ -26,7 +28,7 @@ mod turn;
 mod wire;
 pub mod wording;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::message::{
     CallId, ContentPart, DedupId, Epoch, InputMessage, Item, ItemBody, ItemFacts, ItemId, LeftOut, MessageId,
@@ -34,9 +36,11 @@ use crate::message::{
 };
 use crate::model::ModelEvent;
 use crate::store::{
-    DedupLife, Hold, ImagesOut, Loaded, ParkedInput, PendingCall, Promise, Prune, Span, SubscriptionChange,
+    DedupLife, Generation, Hold, ImagesOut, Loaded, Meta, ParkedInput, PendingCall, Promise, Prune, Span,
+    SubscriptionChange, behind,
 };
 
+pub use compacted::standing_instructions;
 pub use input::{Accepted, Arrival, DISPATCH_FAILED, SETTLED_BY_HAND, TIMED_OUT, next_firing};
 pub use leave_out::LeftOutInput;
 pub use plan::SyncPlan;
@@ -150,6 +154,18 @@ pub struct History {
     base: Vec<Span>,
     has_parent: bool,
     prune: Prune,
+    /// The summary that stands for the items in front.
+    generation: Option<Generation>,
+    /// The opener of the turn that it ends in.
+    opener: Option<Item>,
+    /// Items in front that were not read.
+    unread: usize,
+    /// Of the committed ones in hand, those in front that the summary stands for.
+    covered: usize,
+    /// Of the committed ones in hand, those in front that this slice leaves out of its requests, summary or not.
+    omitted: usize,
+    /// Calls that were looked up because the items in hand do not hold them.
+    known_calls: BTreeMap<CallId, ToolCallItem>,
     images_out: ImagesOut,
     /// Digests of images that the provider may have refused: out of the requests of this slice.
     images_aside: BTreeSet<String>,
@@ -175,8 +191,18 @@ pub struct History {
 impl History {
     /// A history as loaded. Parked rows that do not parse stay parked and are counted by the caller.
     pub fn new(thread: ThreadId, loaded: Loaded) -> Self {
+        let (generation, opener, unread) = (loaded.generation, loaded.opener, loaded.unread);
+        let spans = loaded.meta.as_ref().map(Meta::spans).unwrap_or_default();
+        let behind = generation.as_ref().and_then(|generation| behind(&spans, &generation.at.through));
+        let covered = behind.map_or(0, |(covered, _)| covered).saturating_sub(unread).min(loaded.items.len());
         let meta = loaded.meta;
         let mut history = Self {
+            generation,
+            opener,
+            unread,
+            covered,
+            omitted: 0,
+            known_calls: BTreeMap::new(),
             epoch: meta.as_ref().map_or(Epoch(0), |meta| meta.epoch),
             base: meta.as_ref().map(|meta| meta.base.clone()).unwrap_or_default(),
             prune: meta.as_ref().map(|meta| meta.prune).unwrap_or_default(),
@@ -362,14 +388,17 @@ impl History {
 
     /// The committed or drafted call.
     pub fn call(&self, call: &CallId) -> Option<&ToolCallItem> {
-        self.bodies().rev().find_map(|body| {
-            if let ItemBody::ToolCall(item) = body
-                && &item.call_id == call
-            {
-                return Some(item);
-            }
-            None
-        })
+        self.bodies()
+            .rev()
+            .find_map(|body| {
+                if let ItemBody::ToolCall(item) = body
+                    && &item.call_id == call
+                {
+                    return Some(item);
+                }
+                None
+            })
+            .or_else(|| self.known_calls.get(call))
     }
 
     /// The first model output proves that the request fit: unvalidated inputs become known-safe.
@@ -532,8 +561,13 @@ impl History {
                 };
             }
         }
-        // Neither open nor answered by a result: a marker or an event settled it, or its result was lost.
-        if seen { Standing::SettledByRuntime } else { Standing::Unknown }
+        // Neither open nor answered by a result: a marker or an event settled it, or its result was lost. What a summary
+        // stands for is settled; a duplicate of its result has a dedup row.
+        if seen || self.known_calls.contains_key(call) {
+            Standing::SettledByRuntime
+        } else {
+            Standing::Unknown
+        }
     }
 }
 

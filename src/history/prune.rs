@@ -74,7 +74,7 @@ impl History {
         };
         // What each turn gives, once: a long thread is not looked through for each of its turns.
         let mut by_turn: BTreeMap<u32, u64> = BTreeMap::new();
-        for item in &self.committed {
+        for item in &self.committed[self.first_shown()..] {
             let gain = self.cost(item, self.prune, &names).saturating_sub(self.cost(item, whole, &names));
             // Reasoning goes with the change itself, however far that reaches.
             let turn = if matches!(item.body, ItemBody::Reasoning(_)) { 0 } else { item.facts.turn };
@@ -99,6 +99,25 @@ impl History {
         true
     }
 
+    /// Clears every result before the current turn, and says whether there was one that was not cleared yet.
+    pub fn prune_all(&mut self) -> bool {
+        let openers = self.safe.iter().chain(&self.unvalidated).filter(|draft| draft.opens_turn).count();
+        let next = self.next_turn.saturating_add(u32::try_from(openers).unwrap_or(u32::MAX));
+        let current = next.saturating_sub(1);
+        let uncleared = self.committed[self.first_shown()..].iter().any(|item| {
+            let within = (self.prune.hard_before..current).contains(&item.facts.turn);
+            within && matches!(item.body, ItemBody::ToolResult(_))
+        });
+        if uncleared {
+            self.prune = Prune {
+                soft_before: current.max(self.prune.soft_before),
+                hard_before: current,
+                since_turn: current.max(self.prune.since_turn),
+            };
+        }
+        uncleared
+    }
+
     /// After a rewind nothing is pruned that is no longer there.
     pub(super) fn clamp_prune(&mut self) {
         let Prune { soft_before, hard_before, since_turn } = self.prune;
@@ -112,6 +131,9 @@ impl History {
     /// What the item costs under an overlay.
     pub(super) fn cost(&self, item: &Item, prune: Prune, names: &Names<'_>) -> u64 {
         let turn = item.facts.turn;
+        if item.facts.left_out.is_some() {
+            return tokens::of_bytes(wording::TOO_LARGE.len());
+        }
         let whole = || match item.facts.est_tokens {
             0 => tokens::of_item(&item.body, item.raw.len()),
             estimate => u64::from(estimate),

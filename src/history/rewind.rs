@@ -75,6 +75,13 @@ pub struct ForkPoint {
     turn_id: Option<ItemId>,
 }
 
+impl ForkPoint {
+    /// The pieces of logs.
+    pub fn base(&self) -> &[Span] {
+        &self.base
+    }
+}
+
 /// Where an item is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
@@ -120,7 +127,7 @@ impl History {
     /// Where the committed item at `index` is stored.
     pub fn place(&self, index: usize) -> Option<Place> {
         let item = self.committed.get(index)?;
-        let span = self.spans_up_to(index.saturating_add(1)).pop()?;
+        let span = self.spans_up_to(index.saturating_add(self.unread).saturating_add(1)).pop()?;
         Some(Place { thread: span.thread, item: ItemId::at(span.epoch, item.seq) })
     }
 

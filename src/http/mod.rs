@@ -14,7 +14,7 @@
 //! | `choices` | questions of tools, and their answers |
 //! | `views` | what tools show beside the conversation |
 //! | `calls` | ending a response, and the calls that a thread waits for |
-//! | `operations` | rewinding, forking and closing threads |
+//! | `operations` | rewinding, forking, summarising and closing threads |
 //! | `auth` | who asks, and which threads are theirs |
 //! | `openapi` | the description of all of it |
 
@@ -72,6 +72,7 @@ fn routes() -> Vec<(&'static str, &'static str, MethodRouter<HttpDeps>)> {
         ("post", "/threads/{id}/messages", post(threads::send)),
         ("post", "/threads/{id}/rewind", post(operations::rewind)),
         ("post", "/threads/{id}/fork", post(operations::fork)),
+        ("post", "/threads/{id}/compact", post(operations::compact)),
         ("get", "/threads/{id}/export", get(operations::export)),
         ("post", "/threads/{id}/import", post(operations::import)),
         ("post", "/threads/{id}/close", post(operations::close)),

@@ -17,7 +17,8 @@ use crate::history::History;
 use crate::history::rewind::{RewindPlan, RewindRefused};
 use crate::history::snapshot::Snapshot;
 use crate::message::{
-    DedupId, Epoch, Fork, InputContent, InputMessage, RawJson, Rewind, RewindTarget, Seen, Then, ThreadId,
+    Compact, DedupId, Epoch, Fork, InputContent, InputMessage, RawJson, Rewind, RewindTarget, Seen, Then,
+    ThreadId, is_blank,
 };
 use crate::store::Loaded;
 use crate::thread::{load_branch, store_snapshot};
@@ -31,6 +32,16 @@ pub(super) struct RewindRequest {
     then: Option<Then>,
     #[serde(default)]
     preview: bool,
+}
+
+/// Characters of what a summary is to keep more of.
+const MAX_FOCUS_CHARS: usize = 2_000;
+
+/// A compaction, as it is POSTed.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct CompactRequest {
+    focus: Option<String>,
 }
 
 /// A fork, as it is POSTed.
@@ -188,6 +199,27 @@ pub(super) async fn import(
     };
     let import = store_snapshot(&*deps.callback.store, snapshot).await?;
     queue(&deps, &headers, thread, InputContent::Import(import), owned_by(&caller)?).await
+}
+
+/// `POST /threads/{id}/compact`
+pub(super) async fn compact(
+    State(deps): State<HttpDeps>,
+    caller: Caller,
+    id: Result<Path<String>, PathRejection>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<(StatusCode, Json<Queued>), ApiError> {
+    let thread = thread_id(&path(id)?)?;
+    let CompactRequest { focus } = body::parse(&headers, body).await?;
+    if focus.as_ref().is_some_and(|focus| focus.chars().count() > MAX_FOCUS_CHARS || is_blank(focus)) {
+        let problem = format!("focus has no text, or more than {MAX_FOCUS_CHARS} characters");
+        return Err(ApiError::bad(problem));
+    }
+    if caller.thread(&*deps.callback.store, &thread).await?.closed {
+        return Err(ApiError::new(StatusCode::CONFLICT, "the thread is closed"));
+    }
+    let content = InputContent::Compact(Compact { manual: true, focus });
+    queue(&deps, &headers, thread, content, None).await
 }
 
 /// `POST /threads/{id}/close`

@@ -129,6 +129,13 @@ impl CallId {
 }
 
 impl CallId {
+    /// Where the call is stored, as its id says; none for one that dormouse has not minted.
+    pub fn place(&self) -> Option<(Epoch, Seq)> {
+        let mut parts = self.0.strip_prefix('c')?.splitn(3, '-');
+        let epoch = parts.next()?.parse().ok().map(Epoch)?;
+        Some((epoch, Seq(parts.next()?.parse().ok()?)))
+    }
+
     /// The id of the question whether the call may run: not its own, under which its tool may ask something else.
     pub fn permission(&self) -> Self {
         Self(format!("{}{PERMISSION}", self.0))

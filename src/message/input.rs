@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::content::{ContentPart, ImageData};
 use super::ids::{CallId, MessageId, ThreadId};
 use super::json::{self, RawJson};
-use super::operation::{Fork, Import, Rewind};
+use super::operation::{Compact, CompactionReport, Fork, Import, Rewind};
 use super::recurrence::{Firing, Recurrence};
 
 /// The newest queue schema this version reads. A message of a newer one is handed back untouched.
@@ -69,6 +69,10 @@ pub enum InputContent {
     Import(Import),
     /// End the thread (dormouse only).
     Close,
+    /// Summarise the older part of the thread (dormouse only).
+    Compact(Compact),
+    /// A compaction beside the thread has ended (dormouse only).
+    CompactionComplete(CompactionReport),
     /// Dispatch a pending call once more (dormouse only).
     Resend(Resend),
     /// A message of this thread went to the dead-letter queue (dormouse only).
@@ -275,6 +279,8 @@ enum ContentOut<'a> {
     Fork(&'a Fork),
     Import(&'a Import),
     Close,
+    Compact(&'a Compact),
+    CompactionComplete(&'a CompactionReport),
     Resend(&'a Resend),
     Undeliverable(&'a Undeliverable),
 }
@@ -353,6 +359,8 @@ impl InputMessage {
             InputContent::Fork(fork) => ContentOut::Fork(fork),
             InputContent::Import(import) => ContentOut::Import(import),
             InputContent::Close => ContentOut::Close,
+            InputContent::Compact(compact) => ContentOut::Compact(compact),
+            InputContent::CompactionComplete(report) => ContentOut::CompactionComplete(report),
             InputContent::Resend(resend) => ContentOut::Resend(resend),
             InputContent::Undeliverable(dead) => ContentOut::Undeliverable(dead),
         };
@@ -416,6 +424,8 @@ fn parse_content(raw: &RawJson) -> Result<InputContent, InputError> {
         "fork" => InputContent::Fork(read("content", raw)?),
         "import" => InputContent::Import(read("content", raw)?),
         "close" => InputContent::Close,
+        "compact" => InputContent::Compact(read("content", raw)?),
+        "compaction_complete" => InputContent::CompactionComplete(read("content", raw)?),
         "resend" => InputContent::Resend(read("content", raw)?),
         "undeliverable" => InputContent::Undeliverable(read("content", raw)?),
         other => return Err(InputError::UnknownContent(other.to_owned())),

@@ -27,6 +27,6 @@ pub use item::{
     ToolCallItem, ToolResultItem, UserItem,
 };
 pub use json::RawJson;
-pub use operation::{Fork, Import, Rewind, RewindTarget, Seen, Then};
+pub use operation::{Compact, CompactionReport, Fork, Import, Rewind, RewindTarget, Seen, Then};
 pub use output::{OutputKind, OutputMessage, TypedOutput};
 pub use recurrence::{Firing, Recurrence, RecurrenceError, instant};

@@ -74,3 +74,31 @@ pub struct Import {
     /// What the snapshot says of the thread, its items apart.
     pub thread: RawJson,
 }
+
+/// Asks for the older part of a thread to be summarised.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Compact {
+    /// A person asks: whatever has failed before is tried again, and the answer is told.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub manual: bool,
+    /// What to keep more of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub focus: Option<String>,
+}
+
+/// How a compaction beside a thread has ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CompactionReport {
+    /// Summaries that were made.
+    #[serde(default)]
+    pub chunks: u32,
+    /// Why there are no more; no content.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<String>,
+    /// It was asked for by a person.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub manual: bool,
+    /// Nothing more is tried by itself.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub gave_up: bool,
+}

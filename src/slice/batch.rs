@@ -5,15 +5,16 @@ use tokio::time::Instant;
 use tracing::Instrument;
 
 use super::complete::drive;
+use super::seat::Extent;
 use super::{
     Cancel, CompletionAction, DisplayEvent, PrepareResult, Runtime, Seat, Session, SliceError, choices,
-    execute_action, held, prepare_input, run_completion,
+    compact, execute_action, held, prepare_input, run_completion,
 };
 use crate::history::Arrival;
 use crate::message::{
-    DedupId, InputContent, InputMessage, OutputKind, OutputMessage, RawJson, Synthetic, ThreadId, tokens,
+    DedupId, InputContent, InputMessage, OutputKind, OutputMessage, RawJson, Synthetic, ThreadId,
 };
-use crate::store::{DedupLife, Promise};
+use crate::store::{DedupLife, Promise, ThreadKind};
 use crate::thread::{HistoryManager, Progress};
 use crate::tools::{Registry, ToolSet};
 
@@ -105,7 +106,9 @@ async fn slice(
     processed: &mut Processed,
 ) -> Result<(), SliceError> {
     let dedup: Vec<DedupId> = inputs.iter().map(|input| input.arrival.dedup.clone()).collect();
-    let load = seat.load(runtime, thread, &dedup);
+    let operates = inputs.iter().any(|input| input.message.content.is_operation());
+    let extent = if operates { Extent::Whole } else { Extent::Request };
+    let load = seat.load(runtime, thread, &dedup, extent);
     let mut manager = load.instrument(tracing::info_span!("load")).await?;
 
     if manager.meta().needs_newer_version() {
@@ -121,6 +124,11 @@ async fn slice(
         return Ok(());
     }
 
+    if manager.meta().kind == ThreadKind::Compaction {
+        summarise(runtime, &mut manager, inputs, deadline).await?;
+        processed.done = inputs.len();
+        return Ok(());
+    }
     let mut ready = false;
     let mut outside = false;
     let mut prepared = 0;
@@ -172,6 +180,43 @@ async fn slice(
     }
     processed.done = prepared;
     failure.map_or(Ok(()), Err)
+}
+
+/// A slice of a thread that summarises another one.
+async fn summarise(
+    runtime: &Runtime,
+    manager: &mut HistoryManager,
+    inputs: &[Input],
+    deadline: Instant,
+) -> Result<(), SliceError> {
+    let mut new = false;
+    for input in inputs {
+        if !manager.is_processed(&input.arrival.dedup).await? {
+            manager.record_processed(&input.arrival, DedupLife::Days);
+            new = true;
+        }
+    }
+    if !new || manager.meta().closed {
+        return Ok(());
+    }
+    let ended = compact::background(runtime, manager, deadline);
+    let parent = manager.meta().parent.clone();
+    match ended.instrument(tracing::info_span!("summarise")).await? {
+        compact::Background::Rest => manager.promise(Promise::Release),
+        compact::Background::Stale => manager.begin_closing(),
+        compact::Background::Done(report) => {
+            if let Some(to) = parent {
+                manager.promise(Promise::Compacted { to, report });
+            }
+            manager.begin_closing();
+        }
+    }
+    if manager.is_closing() {
+        // What was asked is content.
+        manager.change_asked(|asked| asked.due = None);
+    }
+    manager.sync(Progress::Aside, runtime.clock.now_ms()).await?;
+    send_outbox(runtime, manager, deadline).await
 }
 
 /// Whether somebody outside caused the slice: a person or an event. A tool's result or a report is the
@@ -251,6 +296,7 @@ async fn finish(
     if !manager.is_closing() {
         held::let_go(manager, None);
         promise_release(manager);
+        compact::ask_background(runtime, &session, manager);
     }
     manager.sync(Progress::Last, runtime.clock.now_ms()).await?;
     execute_action(runtime, &session.tools.registry, manager, deadline).await?;
@@ -266,12 +312,7 @@ async fn finish(
 /// next commit, whichever it is, makes that durable.
 fn prune(session: &Session, manager: &mut HistoryManager) {
     let window = session.profile.model.info().context_window.filter(|_| session.profile.prune);
-    let prompt = session.profile.system_prompt.as_ref().map_or(0, String::len);
-    let tools = session.tools.registry.iter().map(|tool| {
-        let definition = tool.definition();
-        definition.name.len() + definition.description.len() + definition.input_schema.to_string().len()
-    });
-    let fixed = tokens::of_bytes(prompt + tools.sum::<usize>());
+    let fixed = compact::fixed_tokens(&session.profile, &session.tools.registry);
     if let Some(window) = window
         && manager.prune(window, fixed)
     {

@@ -107,6 +107,8 @@ pub(super) async fn deliver(
         | Promise::Message { .. }
         | Promise::Schedule { .. }
         | Promise::End { .. }
+        | Promise::Compact { .. }
+        | Promise::Compacted { .. }
         | Promise::Closed
         | Promise::Unknown(_) => None,
     });

@@ -14,7 +14,7 @@ use super::failures::{
 };
 use super::stop::StoppedBy;
 use super::synchronous::{arguments, run_open_synchronous_calls};
-use super::{Cancel, DisplayEvent, Runtime, Session, SliceError, stop};
+use super::{Cancel, DisplayEvent, Runtime, Session, SliceError, compact, stop};
 use crate::history::render::{RenderError, RenderOptions};
 use crate::history::{Layer, MAX_CALLS, wording};
 use crate::message::{CallId, ContentPart, Outcome, SettledBy, ToolCallItem};
@@ -81,6 +81,20 @@ pub fn run_completion<'a>(
                 yield CompletionEvent::Action(CompletionAction::Done);
                 return;
             }
+            let stop_at = deadline.checked_sub(runtime.limits.deadline_margin).unwrap_or(deadline);
+            let mut asked = stop::asked(runtime, manager);
+            let room = compact::make_room(runtime, session, manager, &mut spent, deadline);
+            let room = match unless_stopped(room, stop_at, cancel, &mut asked).await? {
+                Waited::Done(room) => Ok(room?),
+                Waited::Stopped(by) => Err(by),
+            };
+            if room != Ok(compact::Room::Enough) {
+                if let Err(by) = room {
+                    stop::end_response(runtime, session, manager, by);
+                }
+                yield CompletionEvent::Action(CompletionAction::Done);
+                return;
+            }
             let most_images = session.profile.model.info().max_images;
             let rendered = match manager.render_with_room(&options(session), most_images) {
                 Ok(rendered) => rendered,
@@ -107,9 +121,7 @@ pub fn run_completion<'a>(
             yield CompletionEvent::Show(DisplayEvent::Asking { model: model.clone() });
             let started = Instant::now();
             let mut response = Err(ModelError::new(ErrorClass::Transient, "the stream was cut"));
-            let stop_at = deadline.checked_sub(runtime.limits.deadline_margin).unwrap_or(deadline);
             let request = session.profile.model.stream(rendered.request);
-            let mut asked = stop::asked(runtime, manager);
             let mut stopped = None;
             match unless_stopped(request, stop_at, cancel, &mut asked).await? {
                 Waited::Stopped(by) => stopped = Some(by),
@@ -173,6 +185,13 @@ pub fn run_completion<'a>(
                         yield CompletionEvent::Show(DisplayEvent::Discarded { why: e.message.clone() });
                     }
                     manager.history_mut().discard_turn();
+                    if e.class == ErrorClass::Overflow
+                        && spent.retries < runtime.limits.retries
+                        && compact::after_overflow(runtime, session, manager, &mut spent, deadline).await?
+                    {
+                        spent.retries += 1;
+                        continue;
+                    }
                     match failed(runtime, &mut spent, manager, e, deadline)? {
                         AfterFailure::Wait(delay) => {
                             let waited = unless_stopped(sleep(delay), stop_at, cancel, &mut asked).await?;

@@ -9,10 +9,10 @@ use super::synchronous::{arguments, invocation};
 use super::{DisplayEvent, Runtime, SliceError, choices, dispatch_failed_id, schedules};
 use crate::history::wording;
 use crate::message::{
-    CallId, ContentPart, DedupId, InputContent, InputMessage, ItemBody, OutputKind, OutputMessage, RawJson,
-    SPAWN_TOOL, Seq, Synthetic, ThreadId, TypedOutput, UserChoiceRequired,
+    CallId, ContentPart, DedupId, InputContent, InputMessage, Item, ItemBody, OutputKind, OutputMessage,
+    RawJson, SPAWN_TOOL, Seq, Synthetic, ThreadId, TypedOutput, UserChoiceRequired,
 };
-use crate::store::{OutboxEntry, PendingCall, Promise, ThreadKind};
+use crate::store::{OutboxEntry, PendingCall, Promise, Span, ThreadKind};
 use crate::thread::HistoryManager;
 use crate::tools::builtin::CLOSE_TOOL;
 use crate::tools::{Invocation, Registry, ToolError};
@@ -38,6 +38,7 @@ pub async fn execute_action(
     if owed.iter().any(|entry| matches!(entry.promise, Promise::Unknown(_))) {
         return Err(SliceError::NewerVersion);
     }
+    know_calls(manager, &owed).await?;
     let span = tracing::info_span!("dispatch", entries = owed.len());
     let sending = send(runtime, registry, manager, owed).instrument(span);
     timeout_at(deadline, sending).await.map_err(|_| SliceError::Deadline)?
@@ -92,6 +93,18 @@ async fn send(
     Ok(())
 }
 
+/// Looks up the calls that the promises name and that a summary stands for: their arguments are what is sent.
+async fn know_calls(manager: &mut HistoryManager, owed: &[OutboxEntry]) -> Result<(), SliceError> {
+    for entry in owed {
+        if let Promise::Report { call, .. } | Promise::Message { call, .. } | Promise::Schedule { call, .. } =
+            &entry.promise
+        {
+            manager.know_call(call).await?;
+        }
+    }
+    Ok(())
+}
+
 /// A promised call that is still pending; one that was answered or interrupted since is not sent again.
 fn due_call(manager: &HistoryManager, call: &CallId) -> Option<Invocation> {
     let due = |pending: &&PendingCall| &pending.call == call && !pending.parked && pending.hold.is_none();
@@ -134,6 +147,12 @@ fn input(manager: &HistoryManager, promise: &Promise) -> Option<InputMessage> {
         Promise::Release => Some(InputMessage::plain(own.clone(), InputContent::Release)),
         Promise::Wake { thread } => Some(InputMessage::plain(thread.clone(), InputContent::Release)),
         Promise::End { thread } => Some(InputMessage::plain(thread.clone(), InputContent::Close)),
+        Promise::Compact { request } => {
+            Some(InputMessage::plain(own.clone(), InputContent::Compact(request.clone())))
+        }
+        Promise::Compacted { to, report } => {
+            Some(InputMessage::plain(to.clone(), InputContent::CompactionComplete(report.clone())))
+        }
         Promise::Report { to, call } => {
             let text = match manager.history().call(call).filter(|item| item.name != SPAWN_TOOL) {
                 Some(item) => report_text(own, &item.name, arguments(item)),
@@ -190,7 +209,7 @@ async fn output(
     let (kind, text) = match &entry.promise {
         // Nobody reads along with a thread that was made for an event.
         Promise::Reply { .. } if manager.meta().kind == ThreadKind::Event => return Ok(None),
-        Promise::Reply { from, to, refused } => match reply_text(manager, *from, *to, refused) {
+        Promise::Reply { from, to, refused } => match reply(runtime, manager, *from, *to, refused).await? {
             Some(text) => (OutputKind::TEXT, text),
             None => return Ok(None),
         },
@@ -217,6 +236,8 @@ async fn output(
         | Promise::Message { .. }
         | Promise::Schedule { .. }
         | Promise::End { .. }
+        | Promise::Compact { .. }
+        | Promise::Compacted { .. }
         | Promise::Closed
         | Promise::Unknown(_) => return Ok(None),
     };
@@ -234,9 +255,26 @@ async fn output(
     }))
 }
 
+/// The text of a response. One that is sent late may be behind a summary by now: then it is read.
+async fn reply(
+    runtime: &Runtime,
+    manager: &HistoryManager,
+    from: Seq,
+    to: Seq,
+    refused: &[CallId],
+) -> Result<Option<String>, SliceError> {
+    let own = manager.history().own_items();
+    if own.first().is_some_and(|first| first.seq <= from) || !manager.history().has_unread() {
+        return Ok(reply_text(own, from, to, refused));
+    }
+    let meta = manager.meta();
+    let (thread, epoch) = (meta.thread.clone(), meta.epoch);
+    let span = Span { thread, epoch, from: Seq(from.0.saturating_sub(1)), to: Seq(to.0.saturating_sub(1)) };
+    Ok(reply_text(&runtime.store.read_span(&span).await?, from, to, refused))
+}
+
 /// Text of a response, and its calls as bracketed lines; not those that the runtime has refused itself.
-fn reply_text(manager: &HistoryManager, from: Seq, to: Seq, refused: &[CallId]) -> Option<String> {
-    let own_log = manager.history().own_items();
+fn reply_text(own_log: &[Item], from: Seq, to: Seq, refused: &[CallId]) -> Option<String> {
     let lines: Vec<String> = own_log
         .iter()
         .filter(|item| item.seq >= from && item.seq < to)

@@ -21,6 +21,10 @@ pub(super) struct Spent {
     pub retries: u32,
     pub refused_rounds: u32,
     pub synchronous_rounds: u32,
+    /// Chunks that were summarised before a request.
+    pub chunks: u32,
+    /// How far the ladder of a request that is too large was climbed.
+    pub rung: u32,
     pub images: Images,
     /// Images that the last request held.
     pub images_sent: usize,

@@ -6,6 +6,7 @@
 
 mod batch;
 mod choices;
+mod compact;
 mod complete;
 mod dispatch;
 pub mod drain;
@@ -34,6 +35,7 @@ use crate::thread::ThreadError;
 use crate::tools::{ToolSet, ToolSource};
 
 pub use batch::{Input, Processed, process_batch, process_seated};
+pub use compact::Summaries;
 pub use complete::{CompletionAction, CompletionEvent, run_completion};
 pub use dispatch::execute_action;
 pub use events::{DisplayEvent, NoObserver, Observer};
@@ -125,6 +127,8 @@ pub struct AgentProfile {
     pub max_output_tokens: Option<u32>,
     /// Whether old tool results are shortened when the window fills.
     pub prune: bool,
+    /// Who summarises what the window does not hold; none: nobody.
+    pub compaction: Option<Summaries>,
 }
 
 /// Agents by name.
@@ -151,7 +155,9 @@ const MAX_INSTRUCTION_BYTES: u64 = 64 * 1024;
 /// Agents as configured, their models made once.
 pub struct ConfiguredAgents {
     config: Arc<Config>,
-    models: std::collections::BTreeMap<String, Result<Arc<dyn ModelProvider>, ModelError>>,
+    models: Models,
+    /// The summarising models of agents that have one of their own.
+    summaries: Models,
     instructions: std::collections::BTreeMap<String, String>,
 }
 
@@ -168,6 +174,9 @@ fn read_instructions(agent: &str, file: &str) -> Result<String, ModelError> {
     std::fs::read_to_string(file).map_err(|e| fatal(e.to_string()))
 }
 
+/// Models by the agent that uses them.
+type Models = std::collections::BTreeMap<String, Result<Arc<dyn ModelProvider>, ModelError>>;
+
 impl ConfiguredAgents {
     /// Makes the model of every agent with `provider`. A model that cannot be made fails its own agents only,
     /// visibly, when they are asked.
@@ -175,9 +184,16 @@ impl ConfiguredAgents {
         config: Arc<Config>,
         provider: impl Fn(&crate::config::ModelConfig) -> Result<Arc<dyn ModelProvider>, ModelError>,
     ) -> Self {
-        let names = config.agents.keys().cloned().chain([config.default_agent.clone()]);
+        let names = || config.agents.keys().cloned().chain([config.default_agent.clone()]);
         let fatal = |e: crate::config::ConfigError| ModelError::new(ErrorClass::Fatal, e.to_string());
-        let mut models: std::collections::BTreeMap<_, _> = names
+        let summaries = names()
+            .filter_map(|name| {
+                let model = config.agent(&name).ok()?.compaction.model?;
+                let model = config.named_model(&model).map_err(fatal).and_then(|model| provider(&model));
+                Some((name, model))
+            })
+            .collect();
+        let mut models: Models = names()
             .map(|name| {
                 let model = config.model(&name).map_err(fatal).and_then(|model| provider(&model));
                 (name, model)
@@ -191,7 +207,7 @@ impl ConfiguredAgents {
                 None => {}
             }
         }
-        Self { config, models, instructions }
+        Self { config, models, summaries, instructions }
     }
 }
 
@@ -210,7 +226,20 @@ impl Agents for ConfiguredAgents {
         let model = self.models.get(agent).cloned().unwrap_or_else(|| {
             Err(ModelError::new(ErrorClass::Fatal, format!("there is no agent {agent:?}")))
         })?;
+        let summaries = match self.summaries.get(agent) {
+            Some(own) => own.clone()?,
+            None => model.clone(),
+        };
+        let threshold_percent = settings
+            .compaction
+            .threshold_percent
+            .unwrap_or(crate::compaction::policy::DEFAULT_THRESHOLD_PERCENT);
         Ok(AgentProfile {
+            compaction: settings
+                .compaction
+                .enabled
+                .unwrap_or(true)
+                .then_some(Summaries { model: summaries, threshold_percent }),
             model,
             system_prompt: system_prompt(&settings),
             max_output_tokens: settings.max_output_tokens,

@@ -6,7 +6,7 @@ use crate::history::snapshot::{Snapshot, is_snapshot_log};
 use crate::history::{Accepted, Arrival, History};
 use crate::message::{ContentPart, Epoch, Fork, Import, InputContent, InputMessage, Rewind, Then, ThreadId};
 use crate::store::{DedupLife, Promise};
-use crate::thread::{Handled, HistoryManager, load_branch};
+use crate::thread::{Handled, HistoryManager, generation_within, load_branch};
 
 /// The newest children that a thread that is ended looks for.
 const MAX_CHILDREN: usize = 100;
@@ -66,12 +66,15 @@ pub(super) async fn fork(
             None => format!("there is no thread {}", fork.source),
         });
     };
+    let newest = meta.compaction.newest.clone();
     let point = match History::new(fork.source.clone(), loaded).fork_point(fork.through) {
         Ok(point) => point,
         Err(why) => return refused(why.to_string()),
     };
     let owner = message.user_id().or(meta.owner);
     manager.found(meta.agent, owner, arrival.now_ms);
+    let generation = generation_within(&*runtime.store, newest.as_ref(), point.base()).await?;
+    manager.inherit_generation(generation.map(|(generation, _)| generation.at));
     manager.history_mut().inherit(point);
     manager.record_processed(arrival, DedupLife::Days);
     tracing::info!(thread = %manager.history().thread(), source = %fork.source, "thread forked");

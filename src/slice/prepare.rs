@@ -1,10 +1,10 @@
 //! The first phase: what one input means for its thread. Asks no model and sends nothing; what must be durable
 //! is written by the barrier that follows.
 
-use super::{Runtime, SliceError, choices, operations};
+use super::{Runtime, SliceError, choices, compact, operations};
 use crate::history::{Accepted, Arrival, TIMED_OUT, wording};
 use crate::message::{
-    CallId, ContentPart, InputContent, InputMessage, Resend, Synthetic, ThreadId, UserChoiceRequired,
+    CallId, Compact, ContentPart, InputContent, InputMessage, Resend, Synthetic, ThreadId, UserChoiceRequired,
 };
 use crate::slice::DisplayEvent;
 use crate::store::{ChoiceRow, DedupLife, PendingCall, Promise};
@@ -61,6 +61,7 @@ pub async fn prepare_input(
     {
         return Ok(result);
     }
+    know_calls(message, manager).await?;
     let prepared = take(runtime, message, arrival, manager).await?;
     // What is dropped or refused must not redirect later replies.
     if let Some(metadata) = &message.metadata
@@ -105,6 +106,8 @@ async fn take(
         InputContent::Fork(fork) => operations::fork(runtime, message, arrival, manager, fork).await,
         InputContent::Import(import) => operations::import(runtime, message, arrival, manager, import).await,
         InputContent::Close => operations::close(runtime, arrival, manager).await,
+        InputContent::Compact(request) => Ok(compact::start(runtime, arrival, manager, request)),
+        InputContent::CompactionComplete(report) => Ok(compact::complete(runtime, arrival, manager, report)),
         InputContent::Resend(Resend { id: call }) => {
             let out =
                 |pending: &PendingCall| !pending.parked && !pending.synchronous && pending.hold.is_none();
@@ -131,6 +134,25 @@ async fn take(
         | InputContent::Parts(_)
         | InputContent::ToolResult(_) => conversational(runtime, message, arrival, manager).await,
     }
+}
+
+/// Looks up the call that an input names, where a summary stands for it: what comes for it must not be taken for what no
+/// call has asked for.
+async fn know_calls(message: &InputMessage, manager: &mut HistoryManager) -> Result<(), SliceError> {
+    let named = match (&message.synthetic, &message.content) {
+        (
+            Some(
+                Synthetic::SubscriptionEvent { tool_call_id, .. }
+                | Synthetic::SchedulerFired { tool_call_id, .. }
+                | Synthetic::ThreadReport { tool_call_id, .. }
+                | Synthetic::ParentMessage { tool_call_id },
+            ),
+            _,
+        ) => tool_call_id,
+        (None, InputContent::ToolResult(result)) => &result.id,
+        _ => return Ok(()),
+    };
+    Ok(manager.know_call(named).await?)
 }
 
 /// Only user text creates a thread (D32), and a fork or an import, which say themselves what it is.
@@ -189,7 +211,11 @@ async fn conversational(
             }
         }
         Some(Synthetic::Compaction | Synthetic::CompactionComplete) => {
-            return Ok(PrepareResult::Refused("compaction is not supported by this version".to_owned()));
+            let request = Compact { manual: true, focus: None };
+            return Ok(match message.synthetic {
+                Some(Synthetic::Compaction) => compact::start(runtime, arrival, manager, &request),
+                _ => dropped(&thread, arrival, "word of a compaction that this thread has not asked for"),
+            });
         }
         Some(Synthetic::ThreadReport { .. } | Synthetic::ParentMessage { .. }) | None => {}
     }

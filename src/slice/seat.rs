@@ -22,6 +22,15 @@ pub enum Cancel {
     UserText,
 }
 
+/// How much of a thread a slice looks at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Extent {
+    /// What its requests hold.
+    Request,
+    /// Everything: it hides, copies or ends parts of it.
+    Whole,
+}
+
 /// See the module.
 pub struct Seat {
     /// Ends the completion.
@@ -44,10 +53,11 @@ impl Seat {
         runtime: &Runtime,
         thread: &ThreadId,
         dedup: &[DedupId],
+        extent: Extent,
     ) -> Result<HistoryManager, StoreError> {
         let store = runtime.store.clone();
         // What is known counts once: a slice that starts over does so because it was not so.
-        if let Some(known) = self.known.take()
+        if let Some(known) = self.known.take().filter(|known| extent == Extent::Request || known.unread == 0)
             && let Some(mut manager) =
                 HistoryManager::load_known(store.clone(), store.clone(), thread.clone(), dedup, &known)
                     .await?
@@ -55,7 +65,10 @@ impl Seat {
             manager.follow(self.follower.clone());
             return Ok(manager);
         }
-        let mut manager = HistoryManager::load(store.clone(), store, thread.clone(), dedup).await?;
+        let mut manager = match extent {
+            Extent::Request => HistoryManager::load(store.clone(), store, thread.clone(), dedup).await?,
+            Extent::Whole => HistoryManager::load_whole(store.clone(), store, thread.clone(), dedup).await?,
+        };
         if let Some(follower) = &self.follower {
             follower.changed(manager.change());
         }

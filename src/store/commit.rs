@@ -52,7 +52,7 @@ pub struct Commit {
     pub expect: Expect,
     /// The thread's state afterwards, `token` and outbox included. The token must be new with every commit and the
     /// same when the same commit is sent again. A store writes the attributes that a slice owns, leaves every
-    /// other one as it is, and sets what a thread *is* (root, parent, kind, owner, agent, time of creation) only
+    /// other one as it is (that of compaction unless the commit begins a new log), and sets what a thread *is* (root, parent, kind, owner, agent, time of creation) only
     /// with [`Expect::Absent`].
     pub meta: Meta,
     /// New items, contiguous from the expected head.
@@ -76,8 +76,20 @@ pub struct Commit {
     /// Of a commit that moves to a new log: what the one it leaves inherits. It is kept beside that log, so that a
     /// hidden branch can still be read.
     pub left: Option<Vec<Span>>,
+    /// Whether it writes what META knows of compaction.
+    pub compaction: CompactionWrite,
     /// Milliseconds since the epoch, for expiry only.
     pub now_ms: i64,
+}
+
+/// Whether a commit writes what META knows of compaction. One that makes a thread or begins a log always does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CompactionWrite {
+    /// It stays as it is in the store.
+    #[default]
+    Keep,
+    /// It is as the commit's META says.
+    Set,
 }
 
 /// How long a dedup row counts.
@@ -96,18 +108,19 @@ pub struct NewThread {
     pub meta: Meta,
     /// Its own first items.
     pub items: Vec<Item>,
-    /// The result that its first slice brings in.
-    pub parked: ParkedInput,
+    /// The result that its first slice brings in, if it has one.
+    pub parked: Option<ParkedInput>,
 }
 
 impl NewThread {
     fn actions(&self) -> usize {
-        2 + self.items.len()
+        1 + usize::from(self.parked.is_some()) + self.items.len()
     }
 
     fn bytes(&self) -> usize {
-        let items: usize = self.items.iter().map(|item| item.raw.len().min(INLINE_BYTES)).sum();
-        items + self.parked.body.len().min(INLINE_BYTES)
+        let parked = self.parked.iter().map(|parked| parked.body.as_str());
+        let texts = self.items.iter().map(|item| &*item.raw).chain(parked);
+        texts.map(|text| text.len().min(INLINE_BYTES)).sum()
     }
 }
 
@@ -127,6 +140,7 @@ impl Commit {
             open_children: 0,
             closed_choices: Vec::new(),
             left: None,
+            compaction: CompactionWrite::Keep,
             now_ms,
         }
     }
@@ -173,6 +187,14 @@ impl Commit {
         match &self.expect {
             Expect::At { epoch, head, .. } if *epoch == self.meta.epoch => *head,
             Expect::At { .. } | Expect::Absent => Seq::FIRST,
+        }
+    }
+
+    /// Whether it says what the thread's newest summary is: where it makes the thread, or begins a new log.
+    pub fn sets_compaction(&self) -> bool {
+        match &self.expect {
+            Expect::Absent => true,
+            Expect::At { epoch, .. } => *epoch != self.meta.epoch || self.compaction == CompactionWrite::Set,
         }
     }
 

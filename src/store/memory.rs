@@ -12,9 +12,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use async_trait::async_trait;
 
 use super::{
-    ChoiceRow, Commit, Committed, ConversationStore, DeadLetter, Expect, Loaded, Log, Meta, NewThread,
-    ParkedInput, Span, StateStore, Stop, StoreError, Subscription, SubscriptionChange, ThreadSummary,
-    body_digest, claim_expiry_ms,
+    ChoiceRow, Commit, Committed, Compacted, CompactionCommit, ConversationStore, DeadLetter, Expect,
+    Generation, GenerationId, Loaded, Log, Meta, NewThread, ParkedInput, Span, StateStore, Stop, StoreError,
+    Subscription, SubscriptionChange, ThreadKind, ThreadSummary, behind, body_digest, claim_expiry_ms,
 };
 use crate::message::{CallId, DedupId, Epoch, Item, MessageId, RawJson, Seq, ThreadId};
 
@@ -53,6 +53,7 @@ struct State {
 struct Thread {
     meta: Option<Meta>,
     logs: BTreeMap<(Epoch, Seq), Item>,
+    generations: BTreeMap<GenerationId, Generation>,
     /// What the logs that a rewind has left inherit.
     bases: BTreeMap<Epoch, Vec<Span>>,
     /// Who inherits of these logs.
@@ -75,6 +76,16 @@ struct Thread {
 impl Thread {
     fn is_processed(&self, dedup: &DedupId, now_ms: i64) -> bool {
         self.dedup.get(dedup).is_some_and(|expiry| expiry.is_none_or(|expiry| expiry >= now_ms))
+    }
+
+    /// A generation that says something.
+    fn readable(&self, id: &GenerationId) -> Option<&Generation> {
+        self.generations.get(id).filter(|generation| !generation.text.is_empty())
+    }
+
+    /// Its state, if it is a conversation that is there: what summarises another one is none.
+    fn listed(&self) -> Option<&Meta> {
+        self.meta.as_ref().filter(|meta| !self.erased && meta.kind != ThreadKind::Compaction)
     }
 
     /// Whether every condition of `commit` but the token's holds.
@@ -102,6 +113,7 @@ impl Thread {
         if let Some(owner) = commit.made_for() {
             self.owner.get_or_insert_with(|| owner.to_owned());
         }
+        let sets_compaction = commit.sets_compaction();
         let Commit { mut meta, items, dedup, park, release, choices, closed_choices, left, now_ms, .. } =
             commit;
         if let Some(born) = &self.meta {
@@ -114,6 +126,9 @@ impl Thread {
             meta.owner = born.owner.clone();
             meta.agent = born.agent.clone();
             meta.created_at_ms = born.created_at_ms;
+            if !sets_compaction {
+                meta.compaction = born.compaction.clone();
+            }
         }
         if let (Some(base), Some(left)) = (left, &self.meta) {
             self.bases.insert(left.epoch, base);
@@ -143,6 +158,30 @@ impl State {
             .collect()
     }
 
+    fn compact(&mut self, change: CompactionCommit) -> Compacted {
+        let Some(rows) = self.threads.get_mut(&change.thread) else { return Compacted::Lost };
+        let Some(meta) = rows.meta.as_mut() else { return Compacted::Lost };
+        let stands = meta.epoch == change.epoch && meta.compaction.last == change.last && !meta.closed;
+        let Some(generation) = change.generation else {
+            if stands {
+                meta.compaction.run = change.run;
+            }
+            return if stands { Compacted::Done } else { Compacted::Lost };
+        };
+        let id = &generation.at.id;
+        if let Some(there) = rows.generations.get(id) {
+            return if there.digest == generation.digest { Compacted::Done } else { Compacted::Lost };
+        }
+        if !stands {
+            return Compacted::Lost;
+        }
+        meta.compaction.run = change.run;
+        meta.compaction.last = id.number;
+        meta.compaction.newest = Some(generation.at.clone());
+        rows.generations.insert(id.clone(), generation);
+        Compacted::Done
+    }
+
     fn write(&mut self, commit: Commit) -> Committed {
         let exists =
             |child: &NewThread| self.threads.get(&child.meta.thread).is_some_and(|rows| rows.meta.is_some());
@@ -167,7 +206,7 @@ impl State {
         for NewThread { meta, items, parked } in children {
             let rows = self.threads.entry(meta.thread.clone()).or_default();
             rows.logs.extend(items.into_iter().map(|item| ((meta.epoch, item.seq), item)));
-            rows.parked.insert(parked.key.clone(), parked);
+            rows.parked.extend(parked.map(|parked| (parked.key.clone(), parked)));
             rows.meta = Some(meta);
         }
         Committed::Done
@@ -206,6 +245,53 @@ impl MemoryStore {
         self.lock().commits
     }
 
+    async fn read(
+        &self,
+        thread: &ThreadId,
+        dedup: &[DedupId],
+        for_request: bool,
+    ) -> Result<Loaded, StoreError> {
+        tokio::task::yield_now().await;
+        let mut state = self.lock();
+        if state.failing_loads > 0 {
+            state.failing_loads -= 1;
+            return Err(ordered_outage());
+        }
+        let Some(rows) = state.threads.get(thread) else {
+            return Ok(Loaded::default());
+        };
+        let mut loaded = Loaded { meta: rows.meta.clone(), ..Loaded::default() };
+        if let Some(meta) = &rows.meta {
+            let mut spans = meta.spans();
+            if let Some(newest) = &meta.compaction.newest
+                && let Some(generation) =
+                    state.threads.get(&newest.id.thread).and_then(|rows| rows.readable(&newest.id))
+                && let Some((covered, rest)) = behind(&spans, &newest.through)
+            {
+                loaded.generation = Some(generation.clone());
+                if let Some(at) = &newest.opener {
+                    let rows = state.threads.get(&at.thread);
+                    loaded.opener = rows.and_then(|rows| rows.logs.get(&(at.epoch, at.seq))).cloned();
+                }
+                if for_request {
+                    (loaded.unread, spans) = (covered, rest);
+                }
+            }
+            for span in &spans {
+                loaded.items.extend(state.span(&span.thread, span.epoch, span.from, span.to)?);
+            }
+        }
+        loaded.parked = rows.parked.values().cloned().collect();
+        loaded.parked.sort_by(ParkedInput::arrival_order);
+        loaded.processed = dedup.iter().filter(|id| rows.is_processed(id, state.now_ms)).cloned().collect();
+        let root = rows.meta.as_ref().filter(|meta| meta.parent.is_some()).map(|meta| &meta.root);
+        let root = root.and_then(|root| state.threads.get(root)?.meta.as_ref());
+        loaded.root_metadata = root.and_then(|meta| meta.metadata.clone());
+        loaded.choices = rows.choices.values().cloned().collect();
+        loaded.stop.clone_from(&rows.stop);
+        Ok(loaded)
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         // A panic of another test thread while it held the lock says nothing about the rows.
         self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
@@ -223,31 +309,37 @@ fn ordered_outage() -> StoreError {
 #[async_trait]
 impl ConversationStore for MemoryStore {
     async fn load(&self, thread: &ThreadId, dedup: &[DedupId]) -> Result<Loaded, StoreError> {
+        self.read(thread, dedup, false).await
+    }
+
+    async fn load_for_request(&self, thread: &ThreadId, dedup: &[DedupId]) -> Result<Loaded, StoreError> {
+        self.read(thread, dedup, true).await
+    }
+
+    async fn compact(&self, change: CompactionCommit) -> Result<Compacted, StoreError> {
         tokio::task::yield_now().await;
-        let mut state = self.lock();
-        if state.failing_loads > 0 {
-            state.failing_loads -= 1;
-            return Err(ordered_outage());
-        }
-        let Some(rows) = state.threads.get(thread) else {
-            return Ok(Loaded::default());
-        };
-        let mut items = Vec::new();
-        if let Some(meta) = &rows.meta {
-            for span in &meta.base {
-                items.extend(state.span(&span.thread, span.epoch, span.from, span.to)?);
+        let result = {
+            let mut state = self.lock();
+            match state.commit_faults.pop_front() {
+                Some(CommitFault::Unavailable) => Err(ordered_outage()),
+                Some(CommitFault::LostRace) => Ok(Compacted::Lost),
+                Some(CommitFault::AnswerLost) => {
+                    state.compact(change);
+                    Err(ordered_outage())
+                }
+                None => Ok(state.compact(change)),
             }
-            let last = Seq(meta.head.0.saturating_sub(1));
-            items.extend(state.span(thread, meta.epoch, Seq(0), last)?);
-        }
-        let mut parked: Vec<ParkedInput> = rows.parked.values().cloned().collect();
-        parked.sort_by(ParkedInput::arrival_order);
-        let processed = dedup.iter().filter(|id| rows.is_processed(id, state.now_ms)).cloned().collect();
-        let root = rows.meta.as_ref().filter(|meta| meta.parent.is_some()).map(|meta| &meta.root);
-        let root = root.and_then(|root| state.threads.get(root)?.meta.as_ref());
-        let root_metadata = root.and_then(|meta| meta.metadata.clone());
-        let (choices, stop) = (rows.choices.values().cloned().collect(), rows.stop.clone());
-        Ok(Loaded { meta: rows.meta.clone(), items, processed, parked, root_metadata, choices, stop })
+        };
+        tokio::task::yield_now().await;
+        result
+    }
+
+    async fn generation(&self, id: &GenerationId) -> Result<Option<Generation>, StoreError> {
+        Ok(self.of_thread(&id.thread, |rows| rows.readable(id).cloned()))
+    }
+
+    async fn read_span(&self, span: &Span) -> Result<Vec<Item>, StoreError> {
+        self.lock().span(&span.thread, span.epoch, span.from, span.to)
     }
 
     async fn commit(&self, commit: Commit) -> Result<Committed, StoreError> {
@@ -310,7 +402,7 @@ impl ConversationStore for MemoryStore {
     async fn list_threads_of(&self, owner: &str, limit: usize) -> Result<Vec<ThreadSummary>, StoreError> {
         let state = self.lock();
         let theirs = state.threads.values().filter(|rows| rows.owner.as_deref() == Some(owner));
-        let metas = theirs.filter(|rows| !rows.erased).filter_map(|rows| rows.meta.as_ref());
+        let metas = theirs.filter_map(Thread::listed);
         let mut threads: Vec<ThreadSummary> =
             metas.filter(|meta| meta.owner.as_deref() == Some(owner)).map(ThreadSummary::from).collect();
         threads.sort_by(ThreadSummary::newest_first);
@@ -320,7 +412,7 @@ impl ConversationStore for MemoryStore {
 
     async fn list_threads(&self, limit: usize) -> Result<Vec<ThreadSummary>, StoreError> {
         let state = self.lock();
-        let metas = state.threads.values().filter(|rows| !rows.erased).filter_map(|rows| rows.meta.as_ref());
+        let metas = state.threads.values().filter_map(Thread::listed);
         let mut threads: Vec<ThreadSummary> = metas.map(ThreadSummary::from).collect();
         threads.sort_by(ThreadSummary::newest_first);
         threads.truncate(limit);

@@ -2,8 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Extra;
-use crate::message::{CallId, Epoch, Firing, ItemId, MessageId, RawJson, Seq, ThreadId};
+use super::{CompactionState, Extra, GenerationId};
+use crate::message::{
+    CallId, Compact, CompactionReport, Epoch, Firing, ItemId, MessageId, RawJson, Seq, ThreadId,
+};
 use crate::model::Usage;
 
 /// Causes of committed inputs that META remembers.
@@ -56,6 +58,12 @@ pub struct Meta {
     pub self_caused: u32,
     /// What of old tool results requests hold.
     pub prune: Prune,
+    /// The newest summary, and the attempts at the next one. A slice's commit leaves them as they are, unless it says so.
+    pub compaction: CompactionState,
+    /// The summary that the last request was made with.
+    pub shown: Option<GenerationId>,
+    /// What was asked for of compaction.
+    pub asked: Asked,
     /// Which images requests do not hold.
     pub images_out: ImagesOut,
     /// Usage of the last response.
@@ -102,6 +110,9 @@ impl Meta {
             redelivered: Vec::new(),
             self_caused: 0,
             prune: Prune::default(),
+            compaction: CompactionState::default(),
+            shown: None,
+            asked: Asked::default(),
             images_out: ImagesOut::default(),
             usage: None,
             metadata: None,
@@ -177,6 +188,17 @@ pub struct Span {
     pub from: Seq,
     /// Inclusive upper end.
     pub to: Seq,
+}
+
+/// What a thread has asked of compaction.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Asked {
+    /// For which state of the thread the background was asked last: once for each.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub state: String,
+    /// Asked for while a call was open: to be asked for again once none is (C19).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub due: Option<Compact>,
 }
 
 /// The overlay of pruning. All boundaries are turn indexes and only move forward, but for a rewind.
@@ -377,6 +399,18 @@ pub enum Promise {
     End {
         /// The child.
         thread: ThreadId,
+    },
+    /// Ask the own queue for a compaction.
+    Compact {
+        /// How.
+        request: Compact,
+    },
+    /// Tell the thread that a compaction beside it has ended.
+    Compacted {
+        /// The thread.
+        to: ThreadId,
+        /// How.
+        report: CompactionReport,
     },
     /// Tell every tool server that this thread is closed.
     Closed,

@@ -7,6 +7,7 @@
 mod archive;
 mod commit;
 pub mod dynamodb;
+mod generation;
 pub mod memory;
 mod meta;
 
@@ -20,10 +21,14 @@ use crate::message::{CallId, DedupId, Epoch, Item, MessageId, RawJson, Seq, Thre
 
 pub use archive::{ArchiveStore, Logs, Rewrite, TextOf};
 pub use commit::{
-    ChoiceRow, Commit, Committed, DedupLife, Expect, MAX_ACTIONS, MAX_COMMIT_BYTES, NewThread,
-    SubscriptionChange,
+    ChoiceRow, Commit, Committed, CompactionWrite, DedupLife, Expect, MAX_ACTIONS, MAX_COMMIT_BYTES,
+    NewThread, SubscriptionChange,
 };
-pub use meta::{Hold, ImagesOut, Meta, OutboxEntry, PendingCall, Promise, Prune, Span, ThreadKind};
+pub use generation::{
+    Compacted, CompactionCommit, CompactionRun, CompactionState, Generation, GenerationId, Pointer, Position,
+    behind, position,
+};
+pub use meta::{Asked, Hold, ImagesOut, Meta, OutboxEntry, PendingCall, Promise, Prune, Span, ThreadKind};
 
 /// Item text above this is kept in body rows, and the item row refers to it.
 pub const INLINE_BYTES: usize = 8 * 1024;
@@ -35,8 +40,14 @@ pub const DEDUP_DAYS: i64 = 15;
 pub struct Loaded {
     /// The thread's state; none if there is no such thread.
     pub meta: Option<Meta>,
-    /// Everything the thread inherits and its own log, in order, complete.
+    /// Everything the thread inherits and its own log, in order, complete; without the first [`unread`](Self::unread).
     pub items: Vec<Item>,
+    /// Items in front that `generation` stands for and that were not read.
+    pub unread: usize,
+    /// The newest summary, where it could be read.
+    pub generation: Option<Generation>,
+    /// The opener of the turn that the summary ends in, if it ends in one.
+    pub opener: Option<Item>,
     /// Which of the asked dedup ids have a row that has not expired.
     pub processed: BTreeSet<DedupId>,
     /// Inputs kept aside, in arrival order.
@@ -228,8 +239,8 @@ pub trait ConversationStore: Send + Sync {
     /// but an item of unknown kind.
     async fn load(&self, thread: &ThreadId, dedup: &[DedupId]) -> Result<Loaded, StoreError>;
 
-    /// As [`load`](Self::load), but of results that requests do not hold whole ([`Prune`]) perhaps only an excerpt:
-    /// what is not sent need not be read.
+    /// As [`load`](Self::load), but perhaps without what requests do not hold: items that a summary stands for, and texts
+    /// of results that they show shortened ([`Prune`]).
     async fn load_for_request(&self, thread: &ThreadId, dedup: &[DedupId]) -> Result<Loaded, StoreError> {
         self.load(thread, dedup).await
     }
@@ -240,6 +251,15 @@ pub trait ConversationStore: Send + Sync {
     /// [`StoreError::Invalid`] if [`Commit::validate`] does; after [`StoreError::Unavailable`] it is unknown
     /// whether it took effect.
     async fn commit(&self, commit: Commit) -> Result<Committed, StoreError>;
+
+    /// Writes a generation with META's pointer to it, or attempts, or nothing of them. Sent again it is done once.
+    async fn compact(&self, change: CompactionCommit) -> Result<Compacted, StoreError>;
+
+    /// A generation; none if it is not there or cannot be read any more. Strongly consistent.
+    async fn generation(&self, id: &GenerationId) -> Result<Option<Generation>, StoreError>;
+
+    /// The items of a piece of a log, complete, whole. Strongly consistent.
+    async fn read_span(&self, span: &Span) -> Result<Vec<Item>, StoreError>;
 
     /// Reads one log as it is stored, whether the thread still shows it or not; empty if there is none. Strongly
     /// consistent.

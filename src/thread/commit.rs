@@ -6,7 +6,7 @@ use uuid::Uuid;
 use super::{HistoryManager, ThreadError};
 use crate::history::SyncPlan;
 use crate::message::MessageId;
-use crate::store::{Commit, Committed, DedupLife, Expect, OutboxEntry, StoreError};
+use crate::store::{Commit, Committed, CompactionState, DedupLife, Expect, OutboxEntry, StoreError};
 
 /// Commits that one sync may need; a plan always makes progress, so this is never reached.
 const MAX_COMMITS: usize = 64;
@@ -36,6 +36,7 @@ impl HistoryManager {
         self.history.has_unsynced()
             || (progress == Progress::Last && !self.bare.is_empty())
             || !self.promises.is_empty()
+            || self.asked
             || !self.subscriptions.is_empty()
             || !self.children.is_empty()
             || (self.closing && !self.meta.closed)
@@ -84,6 +85,11 @@ impl HistoryManager {
         let last_chunk = !plan.more;
         let mut meta = self.meta.clone();
         meta.prune = self.history.prune();
+        if plan.epoch != meta.epoch {
+            // A new log numbers its summaries anew, and begins with what the rewind has left.
+            let newest = self.history.pointer().cloned();
+            meta.compaction = CompactionState { newest, ..CompactionState::default() };
+        }
         meta.images_out.clone_from(self.history.images_out());
         meta.epoch = plan.epoch;
         meta.base.clone_from(&plan.base);
@@ -175,6 +181,7 @@ impl HistoryManager {
         let kept = if moved { 0 } else { self.history.committed().len() };
         self.exists = true;
         self.struck = false;
+        self.asked = false;
         self.meta = meta;
         self.meta.outbox = owed;
         self.history.apply(plan);

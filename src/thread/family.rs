@@ -84,7 +84,7 @@ impl HistoryManager {
         self.add_child(meta, items, body, self.history.current_user(), now_ms)
     }
 
-    fn new_child(
+    pub(super) fn new_child(
         &self,
         thread: ThreadId,
         kind: ThreadKind,
@@ -108,6 +108,7 @@ impl HistoryManager {
             ancestors,
             origin: Some(origin),
             kind,
+            compaction: self.inherited(&base),
             base,
             ..Meta::new_root(thread, parent.agent.clone(), parent.owner.clone(), now_ms)
         }
@@ -166,7 +167,7 @@ impl HistoryManager {
             // An InputMessage of ours serialises.
             body: wake.to_body().expect("bug: an input message serialises"),
         };
-        self.children.push(NewThread { meta, items, parked });
+        self.children.push(NewThread { meta, items, parked: Some(parked) });
         self.promise(Promise::Wake { thread: child.clone() });
         Some(child)
     }

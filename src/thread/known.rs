@@ -6,7 +6,7 @@ use futures::future::try_join_all;
 
 use super::HistoryManager;
 use crate::message::{DedupId, Item, ThreadId};
-use crate::store::{ChoiceRow, ConversationStore, Loaded, Meta, StateStore, StoreError};
+use crate::store::{ChoiceRow, ConversationStore, Generation, Loaded, Meta, StateStore, StoreError};
 
 /// What one process knows of a thread: a copy of what the store holds, true as long as the store's token is the copy's.
 #[derive(Clone, Debug)]
@@ -16,10 +16,23 @@ pub struct Known {
     /// Its items, inherited ones first. A result that requests hold shortened may be an excerpt
     /// ([`ItemFacts::excerpt_of`](crate::message::ItemFacts::excerpt_of)).
     pub items: Arc<Vec<Item>>,
+    /// The summary that stands for its older part.
+    pub summary: Summary,
+    /// Items in front that it stands for and that are not in hand.
+    pub unread: usize,
     /// Questions that are open.
     pub choices: Vec<ChoiceRow>,
     /// Whether the store holds no parked inputs beside this.
     pub at_rest: bool,
+}
+
+/// A summary as requests show it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Summary {
+    /// The summary.
+    pub generation: Option<Generation>,
+    /// The opener of the turn that it ends in.
+    pub opener: Option<Item>,
 }
 
 /// Who keeps a copy of a thread. Called inline, after a load and after each commit that is durable: must not block.
@@ -37,6 +50,10 @@ pub struct Change {
     pub kept: usize,
     /// Its items behind those.
     pub items: Vec<Item>,
+    /// As [`Known::summary`].
+    pub summary: Summary,
+    /// As [`Known::unread`].
+    pub unread: usize,
     /// Questions that are open.
     pub choices: Vec<ChoiceRow>,
     /// As [`Known::at_rest`].
@@ -46,7 +63,14 @@ pub struct Change {
 impl Known {
     /// Nothing yet.
     pub fn nothing() -> Self {
-        Self { meta: None, items: Arc::default(), choices: Vec::new(), at_rest: false }
+        Self {
+            meta: None,
+            items: Arc::default(),
+            summary: Summary::default(),
+            unread: 0,
+            choices: Vec::new(),
+            at_rest: false,
+        }
     }
 
     /// Goes along with a change.
@@ -55,6 +79,8 @@ impl Known {
         items.truncate(change.kept);
         items.extend(change.items);
         self.meta = change.meta;
+        self.summary = change.summary;
+        self.unread = change.unread;
         self.choices = change.choices;
         self.at_rest = change.at_rest;
     }
@@ -76,19 +102,27 @@ impl HistoryManager {
         let looked_up = dedup.iter().map(|id| conversations.is_message_processed(&thread, id));
         let (meta, stop, processed) =
             tokio::try_join!(conversations.meta(&thread), states.stop(&thread), try_join_all(looked_up))?;
-        if meta.as_ref().is_none_or(|meta| meta.token != root.token) {
+        // A compaction moves no token.
+        let is_same =
+            |meta: &Meta| meta.token == root.token && meta.compaction.newest == root.compaction.newest;
+        if !meta.as_ref().is_some_and(is_same) {
             return Ok(None);
         }
         let processed = dedup.iter().zip(processed).filter(|(_, is)| *is);
         let loaded = Loaded {
             meta,
             items: known.items.to_vec(),
+            unread: known.unread,
+            generation: known.summary.generation.clone(),
+            opener: known.summary.opener.clone(),
             processed: processed.map(|(id, _)| id.clone()).collect(),
             choices: known.choices.clone(),
             stop,
             ..Loaded::default()
         };
-        Ok(Some(Self::from_loaded(conversations, states, thread, loaded, dedup)))
+        let mut manager = Self::from_loaded(conversations, states, thread, loaded, dedup);
+        manager.adopt_view();
+        Ok(Some(manager))
     }
 
     /// Has `follower` told of every commit from here on.
@@ -108,6 +142,11 @@ impl HistoryManager {
             meta: self.exists.then(|| self.meta.clone()),
             kept,
             items: items[kept.min(items.len())..].to_vec(),
+            summary: Summary {
+                generation: self.history.generation().cloned(),
+                opener: self.history.covered_opener().cloned(),
+            },
+            unread: self.history.unread(),
             choices: self.stored_choices.clone(),
             at_rest: self.history.is_at_rest(),
         }

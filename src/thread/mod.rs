@@ -6,6 +6,7 @@
 
 mod branches;
 mod commit;
+mod compaction;
 mod deletion;
 mod family;
 mod known;
@@ -18,9 +19,10 @@ use std::sync::Arc;
 
 pub use branches::{load_branch, store_snapshot};
 pub use commit::Progress;
+pub use compaction::{generation_within, generations};
 pub use deletion::{DeleteError, delete};
 pub use family::MAX_SPAWNS;
-pub use known::{Change, Follower, Known};
+pub use known::{Change, Follower, Known, Summary};
 pub use redaction::{RedactError, Redaction, redact};
 
 use crate::history::render::{RenderError, RenderOptions, Rendered};
@@ -99,6 +101,8 @@ pub struct HistoryManager {
     closing: bool,
     /// Promises of the next commit.
     promises: Vec<OutboxEntry>,
+    /// What was asked of compaction has changed since the last commit.
+    asked: bool,
     /// Something was sent since the last commit.
     struck: bool,
     /// The head as loaded: calls before it were made by an earlier slice.
@@ -125,7 +129,23 @@ impl HistoryManager {
         dedup: &[DedupId],
     ) -> Result<Self, StoreError> {
         let loaded = conversations.load_for_request(&thread, dedup).await?;
-        Ok(Self::from_loaded(conversations, states, thread, loaded, dedup))
+        let mut manager = Self::from_loaded(conversations, states, thread, loaded, dedup);
+        manager.adopt_view();
+        Ok(manager)
+    }
+
+    /// As [`load`](Self::load), with what a summary stands for: what hides, copies or ends parts of a thread looks at all of
+    /// it.
+    pub async fn load_whole(
+        conversations: Arc<dyn ConversationStore>,
+        states: Arc<dyn StateStore>,
+        thread: ThreadId,
+        dedup: &[DedupId],
+    ) -> Result<Self, StoreError> {
+        let loaded = conversations.load(&thread, dedup).await?;
+        let mut manager = Self::from_loaded(conversations, states, thread, loaded, dedup);
+        manager.adopt_view();
+        Ok(manager)
     }
 
     fn from_loaded(
@@ -146,6 +166,7 @@ impl HistoryManager {
             looked_up: dedup.iter().cloned().collect(),
             conversations,
             states,
+            asked: false,
             struck: false,
             loaded_head: meta.head,
             meta,
@@ -336,8 +357,23 @@ impl HistoryManager {
     }
 
     /// Records usage with the next commit.
+    /// What was counted of a request that left something out is no measure of the next one.
     pub fn set_usage(&mut self, usage: Usage) {
-        self.meta.usage = Some(usage);
+        self.meta.usage = Some(usage).filter(|_| !self.history.omits());
+    }
+
+    /// Estimated tokens of the next request; `fixed` are those of the system prompt and the tools.
+    pub fn request_size(&self, fixed: u64) -> u64 {
+        self.history.size(self.meta.usage, fixed)
+    }
+
+    /// Clears every result before the current turn, after a request was too large; says whether there were any.
+    pub fn prune_all(&mut self) -> bool {
+        let pruned = self.history.prune_all();
+        if pruned {
+            self.meta.usage = None;
+        }
+        pruned
     }
 
     /// Moves the overlay of pruning if a turn begins and the window is half full; says whether it did.

@@ -18,9 +18,11 @@ impl HistoryManager {
         // A notice says nothing of where it belongs; everything else names its item or its call, so that its id
         // does not depend on how a batch was cut.
         let causes: Vec<&str> = match &promise {
-            Promise::Notice { .. } | Promise::Release | Promise::Unknown(_) => {
-                self.working.iter().map(MessageId::as_str).collect()
-            }
+            Promise::Notice { .. }
+            | Promise::Release
+            | Promise::Compact { .. }
+            | Promise::Compacted { .. }
+            | Promise::Unknown(_) => self.working.iter().map(MessageId::as_str).collect(),
             Promise::Call { .. }
             | Promise::Cancel { .. }
             | Promise::Reply { .. }

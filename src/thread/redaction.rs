@@ -7,7 +7,10 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use crate::message::{ContentPart, Epoch, ItemBody, ItemId, RawJson, Seq, ThreadId};
-use crate::store::{ArchiveStore, Commit, Committed, Expect, Meta, OutboxEntry, Store, StoreError, TextOf};
+use crate::store::{
+    ArchiveStore, Commit, Committed, CompactionWrite, Expect, Meta, OutboxEntry, Position, Store, StoreError,
+    TextOf, behind,
+};
 
 /// What stands for what is gone.
 const REDACTED: &str = "[redacted]";
@@ -61,8 +64,16 @@ where
     if matches!(what, Redaction::Text(text) if text.trim().chars().count() < MIN_CHARS) {
         return Err(RedactError::TooShort);
     }
-    store.meta(thread).await?.ok_or_else(|| RedactError::NoThread(thread.clone()))?;
-    let rewrite = |of: TextOf, text: &str| what.apply(of, text);
+    let meta = store.meta(thread).await?.ok_or_else(|| RedactError::NoThread(thread.clone()))?;
+    // What a summary says of an item cannot be told from the rest: it goes as a whole, and the items count again.
+    let summaries = match what {
+        Redaction::Item(id) if is_summarised(&meta, id) => Summaries::Erase,
+        Redaction::Item(_) | Redaction::Text(_) => Summaries::Keep,
+    };
+    let rewrite = |of: TextOf, text: &str| match (of, summaries) {
+        (TextOf::Summary(_), Summaries::Erase) => (!text.is_empty()).then(String::new),
+        _ => what.apply(of, text),
+    };
     let mut changed = 0;
     for round in 0..MAX_ROUNDS {
         let found = store.rewrite_texts(thread, &rewrite).await?;
@@ -74,9 +85,32 @@ where
             };
         }
         // A slice that has read the text before may still write it: whatever it commits is refused from here on.
-        move_on(store, thread, what).await?;
+        move_on(store, thread, what, summaries).await?;
     }
     Err(RedactError::Busy)
+}
+
+/// What becomes of summaries.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Summaries {
+    Keep,
+    Erase,
+}
+
+/// Whether a summary may say something of the item.
+fn is_summarised(meta: &Meta, id: &ItemId) -> bool {
+    let Some(newest) = &meta.compaction.newest else { return false };
+    let spans = meta.spans();
+    let Some((covered, _)) = behind(&spans, &newest.through) else { return true };
+    let of_thread = spans.iter().filter(|span| span.thread == meta.thread);
+    let place = of_thread.clone().find_map(|span| {
+        let seq = (span.from.0..span.to.0)
+            .map(|seq| Seq(seq + 1))
+            .find(|seq| *id == ItemId::at(span.epoch, *seq))?;
+        behind(&spans, &Position { thread: span.thread.clone(), epoch: span.epoch, seq })
+    });
+    // One of a log that a rewind has left may be told of in that log's summaries.
+    place.is_none_or(|(place, _)| place <= covered)
 }
 
 /// Makes every slice that has loaded the thread lose its race, and takes the text out of the thread's state. What
@@ -85,17 +119,24 @@ async fn move_on<S: Store + ?Sized>(
     store: &S,
     thread: &ThreadId,
     what: &Redaction,
+    summaries: Summaries,
 ) -> Result<(), RedactError> {
     for _ in 0..MAX_RACES {
         let Some(meta) = store.meta(thread).await?.filter(|meta| !meta.closed) else { return Ok(()) };
         let expect = Expect::At { epoch: meta.epoch, head: meta.head, token: meta.token.clone() };
         let mut after = Meta { usage: None, token: Uuid::new_v4().to_string(), ..meta };
         after.prune.since_turn = after.next_turn;
+        // A summary that is being written is of what there was: its number is taken.
+        after.compaction.last = after.compaction.last.saturating_add(1);
+        if summaries == Summaries::Erase {
+            after.compaction.newest = None;
+        }
         if let Redaction::Text(text) = what {
             after.metadata = after.metadata.map(|kept| rewritten(&kept, text).unwrap_or(kept));
             after.outbox = after.outbox.into_iter().map(|entry| without(entry, text)).collect();
         }
-        if store.commit(Commit::new(expect, after, 0)).await? == Committed::Done {
+        let commit = Commit { compaction: CompactionWrite::Set, ..Commit::new(expect, after, 0) };
+        if store.commit(commit).await? == Committed::Done {
             return Ok(());
         }
     }
@@ -189,7 +230,7 @@ fn replace(value: &mut Value, wanted: &str, escaped: &str) -> bool {
             found
         }
         Value::Array(values) => {
-            values.iter_mut().fold(false, |found, value| replace(value, wanted, escaped) || found)
+            values.iter_mut().fold(false, |found, value| replace(value, wanted, escaped) | found)
         }
         Value::Object(fields) => {
             let keys: Vec<String> = fields.keys().filter(|key| key.contains(wanted)).cloned().collect();

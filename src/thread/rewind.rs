@@ -25,6 +25,7 @@ impl HistoryManager {
         self.work_for(arrival);
         self.history.rewind(&plan, arrival);
         self.history.end_hidden_subscriptions(active);
+        self.fall_back().await?;
         for call in &plan.children {
             let thread = ThreadId::child(self.history.thread(), call.as_str());
             self.promise(Promise::End { thread });

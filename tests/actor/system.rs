@@ -176,6 +176,7 @@ async fn agents_are_chosen_by_metadata_and_come_from_code_or_configuration() {
         system_prompt: None,
         max_output_tokens: None,
         prune: true,
+        compaction: None,
     };
     let system = AgentSystem::builder()
         .agent("first", profile("I am first"))

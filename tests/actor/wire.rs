@@ -53,7 +53,10 @@ fn system(server: &Server) -> (AgentSystem, World) {
     let model = Arc::new(GenaiModel::new(&config, Some("sk-test".to_owned())).unwrap());
     let system_prompt = Some("be brief".to_owned());
     let system = AgentSystem::builder()
-        .agent("default", AgentProfile { model, system_prompt, max_output_tokens: None, prune: true })
+        .agent(
+            "default",
+            AgentProfile { model, system_prompt, max_output_tokens: None, prune: true, compaction: None },
+        )
         .store(world.runtime.store.clone())
         .tools(world.runtime.tools.clone())
         .output(world.output.clone())

@@ -157,6 +157,8 @@ pub fn is_kept(entry: &OutboxEntry, evidence: &Evidence) -> bool {
         | Promise::Message { .. }
         | Promise::Schedule { .. }
         | Promise::End { .. }
+        | Promise::Compact { .. }
+        | Promise::Compacted { .. }
         | Promise::Closed
         | Promise::Unknown(_) => false,
     }

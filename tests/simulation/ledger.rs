@@ -95,7 +95,7 @@ impl Thread {
             head: child.meta.head,
             silent: child.meta.kind == ThreadKind::Event,
             pending: causes(&child.meta.pending),
-            parked: [(child.parked.key.clone(), child.parked.dedup.clone())].into(),
+            parked: child.parked.iter().map(|parked| (parked.key.clone(), parked.dedup.clone())).collect(),
             ..Self::default()
         };
         for item in &child.items {

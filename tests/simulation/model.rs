@@ -64,6 +64,7 @@ impl Agents for OneAgent {
             system_prompt: Some("be brief".to_owned()),
             max_output_tokens: None,
             prune: true,
+            compaction: None,
         })
     }
 }

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use dormouse::message::{CallId, DedupId, Epoch, Item, MessageId, RawJson, ThreadId};
 use dormouse::store::{
-    ChoiceRow, Commit, Committed, ConversationStore, DeadLetter, Expect, Loaded, Log, Meta, StateStore, Stop,
-    Store, StoreError, Subscription, ThreadSummary,
+    ChoiceRow, Commit, Committed, Compacted, CompactionCommit, ConversationStore, DeadLetter, Expect,
+    Generation, GenerationId, Loaded, Log, Meta, Span, StateStore, Stop, Store, StoreError, Subscription,
+    ThreadSummary,
 };
 
 use crate::ports::Ports;
@@ -73,6 +74,18 @@ impl ConversationStore for Planted {
 
     async fn load(&self, thread: &ThreadId, dedup: &[DedupId]) -> Result<Loaded, StoreError> {
         self.inner.load(thread, dedup).await
+    }
+
+    async fn compact(&self, change: CompactionCommit) -> Result<Compacted, StoreError> {
+        self.inner.compact(change).await
+    }
+
+    async fn generation(&self, id: &GenerationId) -> Result<Option<Generation>, StoreError> {
+        self.inner.generation(id).await
+    }
+
+    async fn read_span(&self, span: &Span) -> Result<Vec<Item>, StoreError> {
+        self.inner.read_span(span).await
     }
 
     async fn log(&self, thread: &ThreadId, epoch: Epoch) -> Result<Log, StoreError> {

@@ -11,8 +11,8 @@ use dormouse::message::{
 use dormouse::queue::{DeadLetters, InputSender, OutputSender, QueueError, Redelivery};
 use dormouse::slice::Clock;
 use dormouse::store::{
-    ChoiceRow, Commit, Committed, ConversationStore, DeadLetter, Loaded, Log, Meta, StateStore, Stop,
-    StoreError, Subscription, ThreadSummary,
+    ChoiceRow, Commit, Committed, Compacted, CompactionCommit, ConversationStore, DeadLetter, Generation,
+    GenerationId, Loaded, Log, Meta, Span, StateStore, Stop, StoreError, Subscription, ThreadSummary,
 };
 
 use crate::ledger::gives_up;
@@ -110,6 +110,19 @@ impl ConversationStore for Ports {
             self.0.with(|sim| sim.note(|| "  a race is lost".to_owned()));
         }
         Ok(committed)
+    }
+
+    async fn compact(&self, change: CompactionCommit) -> Result<Compacted, StoreError> {
+        self.0.pause().await;
+        self.read("compaction refused").await?.compact(change).await
+    }
+
+    async fn generation(&self, id: &GenerationId) -> Result<Option<Generation>, StoreError> {
+        self.read("compaction refused").await?.generation(id).await
+    }
+
+    async fn read_span(&self, span: &Span) -> Result<Vec<Item>, StoreError> {
+        self.read("compaction refused").await?.read_span(span).await
     }
 
     async fn log(&self, thread: &ThreadId, epoch: Epoch) -> Result<Log, StoreError> {

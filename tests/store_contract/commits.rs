@@ -339,7 +339,7 @@ pub async fn f68_children_are_made_with_their_parents_commit_or_not_at_all(bed: 
         child.base = vec![Span { thread: meta.thread.clone(), epoch: meta.epoch, from: Seq(0), to: Seq(1) }];
         child.head = Seq(2);
         child.token = format!("born-{name}");
-        NewThread { meta: child, items: vec![item(1, &said("own"))], parked: parked("0", body) }
+        NewThread { meta: child, items: vec![item(1, &said("own"))], parked: Some(parked("0", body)) }
     };
     let large = "y".repeat(500_000);
     let mut commit = append(&meta, &[&said("three")]);

@@ -17,18 +17,18 @@ use dormouse::store::{Committed, ConversationStore, Span, StoreError};
 
 use crate::bed::{append, create, days, item, new_table, parked, raws, said};
 
-fn s(text: &str) -> AttributeValue {
+pub fn s(text: &str) -> AttributeValue {
     AttributeValue::S(text.to_owned())
 }
 
 /// Sets one attribute of one row, as another program would.
-async fn plant(client: &Client, table: &str, pk: &str, sk: &str, name: &str, value: AttributeValue) {
+pub async fn plant(client: &Client, table: &str, pk: &str, sk: &str, name: &str, value: AttributeValue) {
     let update = client.update_item().table_name(table).key("pk", s(pk)).key("sk", s(sk));
     let update = update.update_expression("SET #n = :v").expression_attribute_names("#n", name);
     update.expression_attribute_values(":v", value).send().await.unwrap();
 }
 
-async fn delete(client: &Client, table: &str, pk: &str, sk: &str) {
+pub async fn delete(client: &Client, table: &str, pk: &str, sk: &str) {
     client.delete_item().table_name(table).key("pk", s(pk)).key("sk", s(sk)).send().await.unwrap();
 }
 
@@ -185,13 +185,18 @@ pub async fn round_trips_are_as_few_as_the_design_says(url: &str) {
 
 /// Loses answers after the server acted, or requests before it saw them.
 #[derive(Clone, Debug, Default)]
-struct Wire {
+pub struct Wire {
     lost_answers: Arc<AtomicUsize>,
     lost_requests: Arc<AtomicUsize>,
     sent: Arc<AtomicUsize>,
 }
 
 impl Wire {
+    /// Loses the next `n` answers.
+    pub fn lose_answers(&self, n: usize) {
+        self.lost_answers.store(n, Ordering::SeqCst);
+    }
+
     /// Whether everything that was to be lost was lost.
     fn is_whole(&self) -> bool {
         [&self.lost_answers, &self.lost_requests].iter().all(|left| left.load(Ordering::SeqCst) == 0)
@@ -230,7 +235,7 @@ impl Intercept for Wire {
     }
 }
 
-fn wired(url: &str, table: &str) -> (DynamoStore, Wire) {
+pub fn wired(url: &str, table: &str) -> (DynamoStore, Wire) {
     let wire = Wire::default();
     let config = crate::ddb::config(url).interceptor(wire.clone()).build();
     (DynamoStore::new(Client::from_conf(config), table.to_owned()), wire)

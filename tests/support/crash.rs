@@ -15,8 +15,9 @@ use dormouse::queue::{OutputSender, QueueError};
 use dormouse::slice::{AgentProfile, Agents};
 use dormouse::store::memory::MemoryStore;
 use dormouse::store::{
-    ChoiceRow, Commit, Committed, ConversationStore, DeadLetter, Hold, Loaded, Log, Meta, StateStore, Stop,
-    Store, StoreError, Subscription, ThreadSummary,
+    ChoiceRow, Commit, Committed, Compacted, CompactionCommit, ConversationStore, DeadLetter, Generation,
+    GenerationId, Hold, Loaded, Log, Meta, Span, StateStore, Stop, Store, StoreError, Subscription,
+    ThreadSummary,
 };
 use dormouse::tools::{Execution, Invocation, Registry, Tool, ToolDefinition, ToolError, ToolOutput};
 use futures::StreamExt;
@@ -155,6 +156,27 @@ impl ConversationStore for MortalStore {
         let committed = self.store.commit(commit).await;
         self.kill.pass(Point::CommitWritten(number)).await;
         committed
+    }
+
+    async fn load_for_request(&self, thread: &ThreadId, dedup: &[DedupId]) -> Result<Loaded, StoreError> {
+        self.kill.pass(Point::Load).await;
+        self.store.load_for_request(thread, dedup).await
+    }
+
+    async fn compact(&self, change: CompactionCommit) -> Result<Compacted, StoreError> {
+        let number = self.kill.next_commit();
+        self.kill.pass(Point::CommitAsked(number)).await;
+        let compacted = self.store.compact(change).await;
+        self.kill.pass(Point::CommitWritten(number)).await;
+        compacted
+    }
+
+    async fn generation(&self, id: &GenerationId) -> Result<Option<Generation>, StoreError> {
+        self.store.generation(id).await
+    }
+
+    async fn read_span(&self, span: &Span) -> Result<Vec<Item>, StoreError> {
+        self.store.read_span(span).await
     }
 
     async fn log(&self, thread: &ThreadId, epoch: Epoch) -> Result<Log, StoreError> {

@@ -15,8 +15,8 @@ use dormouse::message::{CallId, DedupId, Epoch, InputMessage, Item, MessageId, R
 use dormouse::queue::{InputSender, QueueError};
 use dormouse::rap::{CallbackKeys, CallbackTokens};
 use dormouse::store::{
-    ChoiceRow, Commit, Committed, ConversationStore, DeadLetter, Loaded, Log, Meta, StateStore, Stop,
-    StoreError, Subscription, ThreadSummary,
+    ChoiceRow, Commit, Committed, Compacted, CompactionCommit, ConversationStore, DeadLetter, Generation,
+    GenerationId, Loaded, Log, Meta, Span, StateStore, Stop, StoreError, Subscription, ThreadSummary,
 };
 
 /// A request as a fake server saw it.
@@ -212,6 +212,15 @@ impl ConversationStore for StoreDown {
         down()
     }
     async fn commit(&self, _: Commit) -> Result<Committed, StoreError> {
+        down()
+    }
+    async fn compact(&self, _: CompactionCommit) -> Result<Compacted, StoreError> {
+        down()
+    }
+    async fn generation(&self, _: &GenerationId) -> Result<Option<Generation>, StoreError> {
+        down()
+    }
+    async fn read_span(&self, _: &Span) -> Result<Vec<Item>, StoreError> {
         down()
     }
     async fn log(&self, _: &ThreadId, _: Epoch) -> Result<Log, StoreError> {

@@ -17,7 +17,7 @@ use dormouse::model::{ModelError, ModelProvider};
 use dormouse::queue::{DeadLetters, InputSender, OutputSender, QueueError, Redelivery};
 use dormouse::slice::drain::Drain;
 use dormouse::slice::records::process_records;
-use dormouse::slice::{AgentProfile, Agents, Clock, Limits, NoObserver, Runtime};
+use dormouse::slice::{AgentProfile, Agents, Clock, Limits, NoObserver, Runtime, Summaries};
 use dormouse::store::memory::{CommitFault, MemoryStore};
 use dormouse::store::{ConversationStore, Meta, Store};
 use dormouse::tools::{
@@ -271,6 +271,7 @@ impl Agents for OneAgent {
             system_prompt: Some("be brief".to_owned()),
             max_output_tokens: None,
             prune: true,
+            compaction: Some(Summaries::by(self.0.clone())),
         })
     }
 }

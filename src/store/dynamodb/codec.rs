@@ -14,7 +14,8 @@ use crate::message::{
     CallId, DedupId, Epoch, Item, ItemBody, ItemFacts, ItemId, LeftOut, MessageId, Seq, ThreadId, excerpt_of,
 };
 use crate::store::{
-    ChoiceRow, DeadLetter, Extra, INLINE_BYTES, ParkedInput, Prune, Span, Stop, Subscription, body_digest,
+    ChoiceRow, DeadLetter, Extra, Generation, INLINE_BYTES, ParkedInput, Prune, Span, Stop, Subscription,
+    body_digest,
 };
 
 /// A row's attributes.
@@ -76,6 +77,8 @@ const SERVER: &str = "server";
 const STORED_AT: &str = "stored_at";
 const THREAD: &str = "thread";
 const REASON: &str = "reason";
+/// What is known of a generation beside its text.
+const FACTS: &str = "facts";
 const SPANS: &str = "spans";
 /// The id of a cancel request.
 const REQUEST: &str = "request";
@@ -278,6 +281,21 @@ pub(super) fn read_item(seq: Seq, row: &Row, bodies: &Bodies) -> Item {
 /// The short form of an item whose text is in rows of its own, and the characters of that.
 fn read_excerpt(row: &Row) -> Option<(&str, usize)> {
     Some((text(row, EXCERPT)?, number(row, CHARS)?))
+}
+
+/// A generation as a row.
+pub(super) fn generation_row(generation: &Generation) -> Row {
+    let mut row = new_row(&keys::generation(&generation.at.id));
+    // Our own type: string keys and finite numbers.
+    row.insert(FACTS.to_owned(), s(serde_json::to_string(generation).expect("bug: a generation serialises")));
+    put_text(&mut row, &generation.said());
+    row
+}
+
+/// A row as a generation; none if it cannot be read any more: then the items count, which are all there.
+pub(super) fn read_generation(row: &Row, bodies: &Bodies) -> Option<Generation> {
+    let generation: Generation = serde_json::from_str(text(row, FACTS)?).ok()?;
+    generation.saying(content(row, bodies)?)
 }
 
 /// Whether requests under `prune` hold less of the item than its excerpt does: its text need not be read.

@@ -22,13 +22,13 @@ use crate::message::ThreadId;
 use crate::store::{Commit, Committed, Expect, NewThread, StoreError, SubscriptionChange, body_digest};
 
 /// The code of a transaction's reason for a condition that failed.
-const CONDITION_FAILED: &str = "ConditionalCheckFailed";
+pub(super) const CONDITION_FAILED: &str = "ConditionalCheckFailed";
 /// How many children of a root are open.
 pub(super) const OPEN_CHILDREN: &str = "open";
 /// The code of a reason that is none.
 const NO_REASON: &str = "None";
 /// The longest `ClientRequestToken`.
-const REQUEST_TOKEN_CHARS: usize = 36;
+pub(super) const REQUEST_TOKEN_CHARS: usize = 36;
 
 /// What one try of the transaction says.
 enum Verdict {
@@ -142,12 +142,15 @@ impl DynamoStore {
         let NewThread { meta, items, parked } = child;
         let mut assignments = meta_row::owned(meta);
         assignments.extend(meta_row::identity(meta));
+        assignments.extend(meta_row::compaction(&meta.compaction));
         let made = self.update(&keys::meta(&meta.thread), assignments);
         let mut actions =
             vec![update_action(made.condition_expression(format!("attribute_not_exists({PK})")))];
         let items = items.iter().map(|item| codec::item_row(&meta.thread, meta.epoch, item));
         actions.extend(items.map(|row| self.put(row, PutIf::Absent)));
-        actions.push(self.put(codec::parked_row(&meta.thread, parked), PutIf::Any));
+        let parked =
+            parked.iter().map(|parked| self.put(codec::parked_row(&meta.thread, parked), PutIf::Any));
+        actions.extend(parked);
         actions
     }
 
@@ -155,6 +158,9 @@ impl DynamoStore {
         let meta = &commit.meta;
         let mut assignments = meta_row::owned(meta);
         let key = keys::meta(&meta.thread);
+        if commit.sets_compaction() {
+            assignments.extend(meta_row::compaction(&meta.compaction));
+        }
         let update = match &commit.expect {
             Expect::Absent => {
                 assignments.extend(meta_row::identity(meta));
@@ -177,7 +183,7 @@ impl DynamoStore {
     }
 
     /// Sets or removes each attribute and leaves all others.
-    fn update(
+    pub(super) fn update(
         &self,
         key: &Key,
         assignments: Vec<Assignment>,
@@ -212,7 +218,7 @@ impl DynamoStore {
         update_action(update)
     }
 
-    fn put(&self, row: Row, condition: PutIf) -> TransactWriteItem {
+    pub(super) fn put(&self, row: Row, condition: PutIf) -> TransactWriteItem {
         let put = Put::builder().table_name(&*self.table).set_item(Some(row));
         let absent = format!("attribute_not_exists({PK})");
         let put = match condition {
@@ -247,19 +253,20 @@ fn texts(commit: &Commit) -> Vec<(String, &str)> {
     let children = commit.children.iter().flat_map(|NewThread { meta, items, parked }| {
         let log = keys::log_pk(&meta.thread, meta.epoch);
         let items = items.iter().map(move |item| (log.clone(), &*item.raw));
-        items.chain([(keys::thread_pk(&meta.thread), parked.body.as_str())])
+        let parked = parked.iter().map(|parked| (keys::thread_pk(&meta.thread), parked.body.as_str()));
+        items.chain(parked)
     });
     items.chain(parked).chain(choices).chain(children).collect()
 }
 
 /// On what condition a row is put.
-enum PutIf {
+pub(super) enum PutIf {
     Any,
     Absent,
     AbsentOrExpired { now_ms: i64 },
 }
 
-fn update_action(update: aws_sdk_dynamodb::types::builders::UpdateBuilder) -> TransactWriteItem {
+pub(super) fn update_action(update: aws_sdk_dynamodb::types::builders::UpdateBuilder) -> TransactWriteItem {
     let update = update.build().expect("bug: an update has a table, a key and an expression");
     TransactWriteItem::builder().update(update).build()
 }

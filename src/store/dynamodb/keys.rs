@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 use aws_sdk_dynamodb::types::AttributeValue;
 
 use crate::message::{CallId, DedupId, Epoch, MessageId, Seq, ThreadId};
-use crate::store::body_digest;
+use crate::store::{GenerationId, body_digest};
 
 /// The partition key's attribute.
 pub(super) const PK: &str = "pk";
@@ -47,10 +47,15 @@ pub(super) const BASE: &str = "BASE";
 /// Who inherits of a thread's logs.
 pub(super) const HEIR: &str = "H#";
 
+/// Generations of a log.
+pub(super) const GENERATION: &str = "C#";
+
 /// Longest variable part, in bytes after escaping; a sort key may have 1,024.
 const MAX_PART: usize = 512;
 /// Digits of a seq, so that the order of the keys is the order of the numbers.
 const SEQ_DIGITS: usize = 12;
+/// Digits of a generation's number.
+const GENERATION_DIGITS: usize = 10;
 /// Digits of a body part's number.
 const PART_DIGITS: usize = 6;
 /// Digits of a creation time in milliseconds.
@@ -200,6 +205,11 @@ pub(super) fn item(thread: &ThreadId, epoch: Epoch, seq: Seq) -> Key {
     Key::new(log_pk(thread, epoch), item_sk(seq))
 }
 
+/// A generation.
+pub(super) fn generation(id: &GenerationId) -> Key {
+    Key::new(log_pk(&id.thread, id.epoch), format!("{GENERATION}{:0GENERATION_DIGITS$}", id.number))
+}
+
 /// What a log that was left inherits.
 pub(super) fn base(thread: &ThreadId, epoch: Epoch) -> Key {
     Key::new(log_pk(thread, epoch), BASE)
@@ -279,6 +289,8 @@ mod tests {
         is(choice(&t, &CallId::from("c0-2-x")), "T#slack:C1", "Q#c0-2-x");
         is(view(&t, "chart"), "T#slack:C1", "V#chart");
         is(item(&t, Epoch(3), Seq(7)), "L#3#slack:C1", "I#000000000007");
+        let id = GenerationId { thread: t.clone(), epoch: Epoch(3), number: 2 };
+        is(generation(&id), "L#3#slack:C1", "C#0000000002");
         is(base(&t, Epoch(3)), "L#3#slack:C1", "BASE");
         is(heir(&t, &ThreadId::from("fork 1")), "T#slack:C1", "H#fork%201");
         is(body_part("abc", 1), "B#abc", "000001");

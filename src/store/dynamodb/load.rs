@@ -10,7 +10,7 @@ use super::keys::{self, Key};
 use super::reads::{BATCH_KEYS, CONCURRENCY, Range};
 use super::{DynamoStore, meta_row};
 use crate::message::{DedupId, Epoch, Item, RawJson, Seq, ThreadId};
-use crate::store::{self, Loaded, Meta, ParkedInput, Prune, Span, StateStore, StoreError};
+use crate::store::{self, Loaded, Meta, ParkedInput, Position, Prune, Span, StateStore, StoreError, behind};
 
 /// Reads of a log in which a position is missing, after the first.
 const REREADS: usize = 3;
@@ -19,13 +19,34 @@ const REREAD_PAUSE: Duration = Duration::from_millis(40);
 /// The log that is read before META says which one is current: nearly always right.
 const LIKELY_EPOCH: Epoch = Epoch(0);
 
+/// The newest items that are read before META says which are needed: all of nearly every thread.
+const LIKELY_ITEMS: i32 = 1_000;
+
 /// How much of a thread is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Depth {
     /// Everything.
     Whole,
-    /// What a request may hold: no texts of results that are pruned.
+    /// What a request may hold: nothing that a summary stands for, no texts of results that are pruned.
     Request,
+}
+
+/// Whether summaries count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Summaries {
+    Taken,
+    Ignored,
+}
+
+/// The rows of a view.
+#[derive(Default)]
+struct ViewRows {
+    /// The summary that META points at, if it points at one; none within: it is not there.
+    summary: Option<Option<Row>>,
+    opener: Option<(Seq, Row)>,
+    unread: usize,
+    log: Vec<(Seq, Row)>,
+    root_metadata: Option<RawJson>,
 }
 
 /// Item rows by position.
@@ -38,6 +59,23 @@ impl DynamoStore {
         dedup: &[DedupId],
         depth: Depth,
     ) -> Result<Loaded, StoreError> {
+        if let Some(loaded) = self.load_with(thread, dedup, depth, Summaries::Taken).await? {
+            return Ok(loaded);
+        }
+        // What it stands for is all there: the items count again (I7).
+        tracing::error!(%thread, "the summary of a thread cannot be read; its items are read instead");
+        let loaded = self.load_with(thread, dedup, depth, Summaries::Ignored).await?;
+        Ok(loaded.expect("bug: without a summary there is none that cannot be read"))
+    }
+
+    /// None if a summary is to be taken and cannot be read.
+    async fn load_with(
+        &self,
+        thread: &ThreadId,
+        dedup: &[DedupId],
+        depth: Depth,
+        summaries: Summaries,
+    ) -> Result<Option<Loaded>, StoreError> {
         let dedup_keys: BTreeMap<Key, &DedupId> =
             dedup.iter().map(|id| (keys::dedup(thread, id), id)).collect();
         let mut by_key: Vec<Key> = vec![keys::meta(thread), keys::stop(thread)];
@@ -45,7 +83,7 @@ impl DynamoStore {
         let (rows, waiting_rows, likely_log) = futures::try_join!(
             self.get_many(by_key, BATCH_KEYS),
             self.query(keys::thread_pk(thread), Range::Waiting),
-            self.query(keys::log_pk(thread, LIKELY_EPOCH), Range::Prefix(keys::ITEM)),
+            self.newest_items(keys::log_pk(thread, LIKELY_EPOCH), LIKELY_ITEMS),
         )?;
         let now_ms = self.now_ms();
         let processed: BTreeSet<DedupId> = dedup_keys
@@ -55,19 +93,25 @@ impl DynamoStore {
             .collect();
         let meta = rows.get(&keys::meta(thread)).map(meta_row::read).transpose()?;
         let stop = rows.get(&keys::stop(thread)).and_then(codec::read_stop);
-        let (log, root_metadata) = match &meta {
-            Some(meta) => {
-                tokio::try_join!(self.item_rows(meta, by_seq(likely_log)), self.root_metadata(meta))?
-            }
+        let ViewRows { summary, opener, unread, log, root_metadata } = match &meta {
+            Some(meta) => self.view_rows(meta, by_seq(likely_log), depth, summaries).await?,
             // Items without META: the thread was made between the reads, and is not there yet for this one.
-            None => (Vec::new(), None),
+            None => ViewRows::default(),
         };
         let prune = match depth {
             Depth::Request => meta.as_ref().map(|meta| meta.prune).unwrap_or_default(),
             Depth::Whole => Prune::default(),
         };
         let needed = log.iter().map(|(_, row)| row).filter(|row| !codec::is_excerpted(row, prune));
-        let bodies = self.bodies_of(needed.chain(&waiting_rows)).await?;
+        let summary_rows = summary.iter().flatten().chain(opener.as_ref().map(|(_, row)| row));
+        let bodies = self.bodies_of(needed.chain(&waiting_rows).chain(summary_rows)).await?;
+        let generation =
+            summary.as_ref().map(|row| row.as_ref().and_then(|row| codec::read_generation(row, &bodies)));
+        let generation = match generation {
+            Some(None) => return Ok(None),
+            generation => generation.flatten(),
+        };
+        let opener = opener.map(|(seq, row)| codec::read_item(seq, &row, &bodies));
         let mut items: Vec<Item> =
             log.iter().map(|(seq, row)| codec::read_item(*seq, row, &bodies)).collect();
         if depth == Depth::Whole {
@@ -82,7 +126,18 @@ impl DynamoStore {
         let mut parked: Vec<ParkedInput> =
             parked_rows.into_iter().map(|row| codec::read_parked(row, &bodies)).collect();
         parked.sort_by(ParkedInput::arrival_order);
-        Ok(Loaded { meta, items, processed, parked, root_metadata, choices, stop })
+        Ok(Some(Loaded {
+            meta,
+            items,
+            unread,
+            generation,
+            opener,
+            processed,
+            parked,
+            root_metadata,
+            choices,
+            stop,
+        }))
     }
 
     /// One log as it is stored. What stands behind a gap belongs to no thread.
@@ -113,22 +168,63 @@ impl DynamoStore {
         }
     }
 
-    /// Every inherited span, then the own log up to `head`, complete. What was written beyond `head` between the
-    /// two reads is not part of the thread that META describes.
-    async fn item_rows(&self, meta: &Meta, mut likely: Log) -> Result<Vec<(Seq, Row)>, StoreError> {
-        let own = Span {
-            thread: meta.thread.clone(),
-            epoch: meta.epoch,
-            from: Seq(0),
-            to: Seq(meta.head.0.saturating_sub(1)),
+    /// The rows of the thread's view: its summary, and the items behind it or, at [`Depth::Whole`], all of them.
+    async fn view_rows(
+        &self,
+        meta: &Meta,
+        likely: Log,
+        depth: Depth,
+        summaries: Summaries,
+    ) -> Result<ViewRows, StoreError> {
+        let spans = meta.spans();
+        let newest = meta.compaction.newest.as_ref().filter(|_| summaries == Summaries::Taken);
+        // A pointer that the spans do not hold is of another view.
+        let newest = newest.and_then(|newest| Some((newest, behind(&spans, &newest.through)?)));
+        let pointer = newest.as_ref().map(|(newest, _)| *newest);
+        let (unread, wanted) = match (newest, depth) {
+            (Some((_, (covered, rest))), Depth::Request) => (covered, rest),
+            _ => (0, spans),
         };
-        let reads: Vec<_> = meta
-            .base
-            .iter()
-            .cloned()
-            .chain([own])
+        let summary = async {
+            match pointer {
+                Some(pointer) => Ok(Some(self.get(&keys::generation(&pointer.id)).await?)),
+                None => Ok(None),
+            }
+        };
+        let opener = self.opener_row(pointer.and_then(|pointer| pointer.opener.as_ref()));
+        let (summary, opener, log, root_metadata) = tokio::try_join!(
+            summary,
+            opener,
+            self.item_rows(&meta.thread, wanted, likely),
+            self.root_metadata(meta)
+        )?;
+        Ok(ViewRows { summary, opener, unread, log, root_metadata })
+    }
+
+    async fn opener_row(&self, at: Option<&Position>) -> Result<Option<(Seq, Row)>, StoreError> {
+        let Some(at) = at else { return Ok(None) };
+        Ok(self.get(&keys::item(&at.thread, at.epoch, at.seq)).await?.map(|row| (at.seq, row)))
+    }
+
+    /// The items of one span, whole.
+    pub(super) async fn whole_span(&self, span: &Span) -> Result<Vec<Item>, StoreError> {
+        let rows = self.span_rows(span.clone(), Log::new()).await?;
+        let bodies = self.bodies_of(rows.iter().map(|(_, row)| row)).await?;
+        Ok(rows.iter().map(|(seq, row)| codec::read_item(*seq, row, &bodies)).collect())
+    }
+
+    /// Every span, complete: inherited ones, then the own log up to `head`. What was written beyond `head` between the
+    /// two reads is not part of the thread that META describes.
+    async fn item_rows(
+        &self,
+        thread: &ThreadId,
+        spans: Vec<Span>,
+        mut likely: Log,
+    ) -> Result<Vec<(Seq, Row)>, StoreError> {
+        let reads: Vec<_> = spans
+            .into_iter()
             .map(|span| {
-                let known = span.thread == meta.thread && span.epoch == LIKELY_EPOCH;
+                let known = &span.thread == thread && span.epoch == LIKELY_EPOCH;
                 let have = if known { cut(&mut likely, &span) } else { Log::new() };
                 self.span_rows(span, have)
             })
@@ -141,6 +237,13 @@ impl DynamoStore {
     async fn span_rows(&self, span: Span, have: Log) -> Result<Vec<(Seq, Row)>, StoreError> {
         let was_read = !have.is_empty();
         let mut log = have;
+        // What was read in advance is the newest part: what is before it was not asked for yet.
+        if let Some(reached) = log.keys().next().copied()
+            && reached > span.from.0.saturating_add(1)
+        {
+            let before = Range::Items(span.from.0.saturating_add(1)..=reached - 1);
+            log.extend(by_seq(self.query(keys::log_pk(&span.thread, span.epoch), before).await?));
+        }
         for attempt in 0.. {
             let Some(missing) = first_missing(&log, &span) else {
                 break;

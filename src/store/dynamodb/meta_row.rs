@@ -13,7 +13,9 @@ use aws_sdk_dynamodb::types::AttributeValue;
 use super::codec::{Row, flag, n, number, s, text};
 use super::keys::{self, LPK, LSK, List, META};
 use crate::message::{CallId, Epoch, ItemId, MessageId, RawJson, Seq, ThreadId};
-use crate::store::{Extra, ImagesOut, Meta, Prune, StoreError, ThreadKind};
+use crate::store::{
+    Asked, CompactionRun, CompactionState, Extra, ImagesOut, Meta, Prune, StoreError, ThreadKind,
+};
 
 /// The current log's epoch.
 pub(super) const LOG: &str = "log";
@@ -47,6 +49,14 @@ const RECENT: &str = "recent";
 pub(super) const REDELIVERED: &str = "redelivered";
 const SELF_CAUSED: &str = "self_caused";
 const USAGE: &str = "usage";
+const SHOWN: &str = "shown";
+const ASKED: &str = "asked";
+/// The newest summary.
+pub(super) const GEN: &str = "gen";
+/// The number of the last summary of the log.
+pub(super) const GEN_LAST: &str = "gen_last";
+/// Attempts at the next one.
+pub(super) const COMPACT_RUN: &str = "compact_run";
 /// What a newer version's snapshot said.
 const EXTRA: &str = "extra";
 
@@ -86,6 +96,8 @@ pub(super) fn owned(meta: &Meta) -> Vec<Assignment> {
         (REDELIVERED, set(&meta.redelivered)),
         (SELF_CAUSED, Some(n(meta.self_caused))),
         (PRUNE, (meta.prune != Prune::default()).then(|| json(&meta.prune))),
+        (SHOWN, meta.shown.as_ref().map(json)),
+        (ASKED, (meta.asked != Asked::default()).then(|| json(&meta.asked))),
         (IMAGES_OUT, (meta.images_out != ImagesOut::default()).then(|| json(&meta.images_out))),
         (USAGE, meta.usage.as_ref().map(json)),
         (METADATA, meta.metadata.as_ref().map(|metadata| s(metadata.get()))),
@@ -94,9 +106,25 @@ pub(super) fn owned(meta: &Meta) -> Vec<Assignment> {
     ]
 }
 
+/// What compaction owns: written beside the slices' commits, and by those that make a thread or begin a log.
+pub(super) fn compaction(state: &CompactionState) -> Vec<Assignment> {
+    vec![
+        (GEN, state.newest.as_ref().map(json)),
+        (GEN_LAST, (state.last > 0).then(|| n(state.last))),
+        (COMPACT_RUN, (state.run != CompactionRun::default()).then(|| json(&state.run))),
+    ]
+}
+
+/// Attempts.
+pub(super) fn run(run: &CompactionRun) -> AttributeValue {
+    json(run)
+}
+
 /// What a thread is: set by the commit that makes it, with its place in the list of threads.
 pub(super) fn identity(meta: &Meta) -> Vec<Assignment> {
     let (lpk, lsk) = keys::list_entry(List::Threads, meta.thread.as_str(), meta.created_at_ms);
+    // What summarises a thread is no conversation.
+    let listed = meta.kind != ThreadKind::Compaction;
     vec![
         (THREAD, Some(s(meta.thread.as_str()))),
         (ROOT, Some(s(meta.root.as_str()))),
@@ -107,8 +135,8 @@ pub(super) fn identity(meta: &Meta) -> Vec<Assignment> {
         (OWNER, meta.owner.as_deref().map(s)),
         (AGENT, Some(s(&meta.agent))),
         (CREATED_AT, Some(n(meta.created_at_ms))),
-        (LPK, Some(s(lpk))),
-        (LSK, Some(s(lsk))),
+        (LPK, listed.then(|| s(lpk))),
+        (LSK, listed.then(|| s(lsk))),
     ]
 }
 
@@ -176,6 +204,14 @@ pub(super) fn read(row: &Row) -> Result<Meta, StoreError> {
             Some(prune) => serde_json::from_str(prune).map_err(|_| corrupt(PRUNE, "does not parse"))?,
             None => Prune::default(),
         },
+        compaction: CompactionState {
+            // The pointer is as good as absent if it cannot be read: the items are all there.
+            newest: text(row, GEN).and_then(|newest| serde_json::from_str(newest).ok()),
+            last: count(GEN_LAST)?,
+            run: text(row, COMPACT_RUN).and_then(|run| serde_json::from_str(run).ok()).unwrap_or_default(),
+        },
+        shown: text(row, SHOWN).and_then(|shown| serde_json::from_str(shown).ok()),
+        asked: text(row, ASKED).and_then(|asked| serde_json::from_str(asked).ok()).unwrap_or_default(),
         images_out: match text(row, IMAGES_OUT) {
             Some(images) => {
                 serde_json::from_str(images).map_err(|_| corrupt(IMAGES_OUT, "does not parse"))?

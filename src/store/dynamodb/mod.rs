@@ -7,6 +7,7 @@
 //! | `reads`, `bodies` | rows by key and by range; large texts in parts |
 //! | `load` | a thread, complete, in as few round trips as there can be |
 //! | `commit` | the one transaction and what its failures mean |
+//! | `compact` | the transaction of a summary, beside it |
 //! | `archive` | redaction and erasure |
 //! | `state` | what is not history, and the list of threads |
 //! | `calls` | one request, repeated in place: the only retries there are |
@@ -21,6 +22,7 @@ mod bodies;
 mod calls;
 mod codec;
 mod commit;
+mod compact;
 #[cfg(fuzzing)]
 #[doc(hidden)]
 pub mod fuzzing;
@@ -42,7 +44,8 @@ use aws_sdk_dynamodb::config::retry::RetryConfig;
 use aws_sdk_dynamodb::config::timeout::TimeoutConfig;
 
 use super::{
-    Commit, Committed, ConversationStore, Loaded, Log, Meta, StoreError, ThreadSummary, claim_expiry_ms,
+    Commit, Committed, Compacted, CompactionCommit, ConversationStore, Generation, GenerationId, Loaded, Log,
+    Meta, Span, StoreError, ThreadSummary, claim_expiry_ms,
 };
 use crate::message::{DedupId, Epoch, Item, MessageId, ThreadId};
 
@@ -111,6 +114,18 @@ impl ConversationStore for DynamoStore {
 
     async fn commit(&self, commit: Commit) -> Result<Committed, StoreError> {
         self.write_commit(commit).await
+    }
+
+    async fn compact(&self, change: CompactionCommit) -> Result<Compacted, StoreError> {
+        self.write_compaction(change).await
+    }
+
+    async fn generation(&self, id: &GenerationId) -> Result<Option<Generation>, StoreError> {
+        self.read_generation(id).await
+    }
+
+    async fn read_span(&self, span: &Span) -> Result<Vec<Item>, StoreError> {
+        self.whole_span(span).await
     }
 
     async fn log(&self, thread: &ThreadId, epoch: Epoch) -> Result<Log, StoreError> {

@@ -94,6 +94,25 @@ impl DynamoStore {
         }
     }
 
+    /// The newest items of a log, at most `limit`, in no order: one page.
+    pub(super) async fn newest_items(&self, pk: String, limit: i32) -> Result<Vec<Row>, StoreError> {
+        let answer = self
+            .repeat("Query", || {
+                self.client
+                    .query()
+                    .table_name(&*self.table)
+                    .consistent_read(true)
+                    .key_condition_expression("pk = :pk AND begins_with(sk, :from)")
+                    .expression_attribute_values(":pk", s(pk.clone()))
+                    .expression_attribute_values(":from", s(keys::ITEM))
+                    .scan_index_forward(false)
+                    .limit(limit)
+                    .send()
+            })
+            .await?;
+        Ok(answer.items.unwrap_or_default())
+    }
+
     /// All rows of a range, in key order, every page followed.
     pub(super) async fn query(&self, pk: String, range: Range) -> Result<Vec<Row>, StoreError> {
         let mut condition = "pk = :pk".to_owned();

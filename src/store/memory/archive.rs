@@ -22,6 +22,15 @@ impl ArchiveStore for MemoryStore {
                     *item = Item::stored(*seq, raw, item.facts.clone());
                 }
             }
+            for generation in rows.generations.values_mut().filter(|generation| !generation.text.is_empty()) {
+                let Some(said) = renew(TextOf::Summary(generation.at.id.epoch), &generation.said()) else {
+                    continue;
+                };
+                match generation.clone().saying(&said) {
+                    Some(renewed) => *generation = renewed,
+                    None => generation.text.clear(),
+                }
+            }
             for parked in rows.parked.values_mut() {
                 if let Some(body) = renew(TextOf::State, &parked.body) {
                     parked.body = body;
@@ -64,6 +73,7 @@ impl ArchiveStore for MemoryStore {
         left.meta = rows.meta.map(Meta::erased);
         if logs == Logs::Keep {
             left.logs = rows.logs;
+            left.generations = rows.generations;
             left.bases = rows.bases;
             left.heirs = rows.heirs;
         }

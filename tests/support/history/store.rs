@@ -59,6 +59,7 @@ impl Rows {
             parked,
             choices: Vec::new(),
             stop: None,
+            ..Loaded::default()
         };
         History::new(thread(), loaded)
     }

@@ -1,0 +1,21 @@
+//! Compaction, slice by slice: what a model is shown once older parts are summarised, who summarises and when, and that no
+//! failure of it keeps a thread from going on. Numbers are those of the checklist; F-numbers those of the field cases.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[path = "support/kills.rs"]
+mod kills;
+#[path = "support/history/provider_rules.rs"]
+mod provider_rules;
+#[path = "support/world.rs"]
+mod world;
+
+#[path = "compaction/bed.rs"]
+mod bed;
+#[path = "compaction/failures.rs"]
+mod failures;
+#[path = "compaction/fuzz.rs"]
+mod fuzz;
+#[path = "compaction/kept.rs"]
+mod kept;
+#[path = "compaction/views.rs"]
+mod views;
