@@ -95,6 +95,7 @@ contract! {
     a_name_is_whose_who_claims_it_first_and_threads_are_listed_by_owner,
     i2_a_choice_is_closed_by_the_commit_that_answers_it,
     the_last_cancel_request_is_loaded_with_its_thread,
+    a_clients_run_is_made_once_changed_until_it_ends_and_shown_in_order,
     i8_a_log_that_was_left_is_read_with_what_it_inherits,
     the_log_of_a_snapshot_is_written_again_without_effect,
     a_fork_is_noted_with_those_it_inherits_from,

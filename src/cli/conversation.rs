@@ -104,6 +104,7 @@ pub fn consent_urls(meta: &Meta) -> Vec<String> {
             | Promise::Message { .. }
             | Promise::Schedule { .. }
             | Promise::End { .. }
+            | Promise::RunEnd { .. }
             | Promise::Closed
             | Promise::Unknown(_) => None,
         })

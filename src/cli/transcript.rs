@@ -169,6 +169,7 @@ fn notices(meta: &Meta) -> Vec<&str> {
             | Promise::Message { .. }
             | Promise::Schedule { .. }
             | Promise::End { .. }
+            | Promise::RunEnd { .. }
             | Promise::Closed
             | Promise::Unknown(_) => None,
         })

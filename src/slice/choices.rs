@@ -107,6 +107,7 @@ pub(super) async fn deliver(
         | Promise::Message { .. }
         | Promise::Schedule { .. }
         | Promise::End { .. }
+        | Promise::RunEnd { .. }
         | Promise::Closed
         | Promise::Unknown(_) => None,
     });

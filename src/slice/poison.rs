@@ -3,7 +3,8 @@
 
 use tokio::time::Instant;
 
-use super::{DisplayEvent, Input, Runtime, SliceError, execute_action};
+use super::{DisplayEvent, Input, Runtime, SliceError, execute_action, runs};
+use crate::agui::emit::End;
 use crate::history::{Arrival, Layer, wording};
 use crate::message::{
     ContentPart, DedupId, InputContent, InputMessage, Outcome, SettledBy, Synthetic, ThreadId, Undeliverable,
@@ -61,6 +62,7 @@ pub(super) async fn give_up(
         manager.promise(Promise::Release);
     }
     manager.promise(Promise::Notice { text: NOTICE.to_owned() });
+    lose_run(&mut manager, &input.message, NOTICE);
     manager.sync(Progress::Aside, runtime.clock.now_ms()).await?;
     tracing::error!(%thread, dedup = %arrival.dedup, "gave up on an input");
     runtime.observer.on_event(thread, &DisplayEvent::Notice(NOTICE.to_owned()));
@@ -126,11 +128,22 @@ pub(super) async fn bury(
         runtime.observer.on_event(thread, &DisplayEvent::Notice(UNDELIVERABLE_NOTICE.to_owned()));
     }
     if let Some(message) = message.filter(|_| !taken) {
+        lose_run(&mut manager, &message, UNDELIVERABLE_NOTICE);
         take(runtime, &mut manager, &message, &died);
     }
     manager.work_for(&died);
     manager.sync(Progress::Aside, runtime.clock.now_ms()).await?;
     execute_action(runtime, &Registry::default(), &mut manager, deadline).await
+}
+
+/// Ends the client's run that a message that is given up on was to begin, or the one that is under way.
+fn lose_run(manager: &mut HistoryManager, message: &InputMessage, text: &str) {
+    let end = runs::end_text(&End::failed(runs::WORKER_LOST, text));
+    manager.end_run(end.clone());
+    if let InputContent::Run(request) = &message.content {
+        manager.begin_run(&request.run);
+        manager.end_run(end);
+    }
 }
 
 /// Settles the open calls that `which` names as lost, and says how many.

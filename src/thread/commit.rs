@@ -38,6 +38,7 @@ impl HistoryManager {
             || !self.promises.is_empty()
             || !self.subscriptions.is_empty()
             || !self.children.is_empty()
+            || self.run_changed
             || (self.closing && !self.meta.closed)
     }
 
@@ -174,6 +175,7 @@ impl HistoryManager {
         let kept = if moved { 0 } else { self.history.committed().len() };
         self.exists = true;
         self.struck = false;
+        self.run_changed = false;
         self.meta = meta;
         self.meta.outbox = owed;
         self.history.apply(plan);

@@ -25,6 +25,12 @@ impl HistoryManager {
         self.work_for(arrival);
         self.history.rewind(&plan, arrival);
         self.history.end_hidden_subscriptions(active);
+        self.after_rewind(&plan);
+        Ok(Ok(plan))
+    }
+
+    /// What else is over with what is hidden now.
+    pub(super) fn after_rewind(&mut self, plan: &RewindPlan) {
         for call in &plan.children {
             let thread = ThreadId::child(self.history.thread(), call.as_str());
             self.promise(Promise::End { thread });
@@ -34,6 +40,5 @@ impl HistoryManager {
         self.loaded_head = Seq::FIRST;
         // A reply that a later message still owes names items of the log that is left.
         self.kept.retain(|entry| !matches!(entry.promise, Promise::Reply { .. }));
-        Ok(Ok(plan))
     }
 }

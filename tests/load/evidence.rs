@@ -157,6 +157,7 @@ pub fn is_kept(entry: &OutboxEntry, evidence: &Evidence) -> bool {
         | Promise::Message { .. }
         | Promise::Schedule { .. }
         | Promise::End { .. }
+        | Promise::RunEnd { .. }
         | Promise::Closed
         | Promise::Unknown(_) => false,
     }

@@ -211,9 +211,11 @@ impl Sim {
                     Promise::Report { to, .. }
                     | Promise::Message { to, .. }
                     | Promise::End { thread: to } => self.sent.get(to, &DedupId::new(&entry.id)).is_none(),
-                    Promise::Release | Promise::Schedule { .. } | Promise::Closed | Promise::Unknown(_) => {
-                        false
-                    }
+                    Promise::Release
+                    | Promise::Schedule { .. }
+                    | Promise::RunEnd { .. }
+                    | Promise::Closed
+                    | Promise::Unknown(_) => false,
                 };
                 if lost {
                     return Err(format!("I4: {id}: {entry:?} was never sent"));

@@ -45,6 +45,8 @@ const RECENT: &str = "recent";
 /// Causes that were received more than once: a string set, since it is added to beside commits.
 pub(super) const REDELIVERED: &str = "redelivered";
 const SELF_CAUSED: &str = "self_caused";
+/// The client's run that is under way.
+const RUN: &str = "run";
 const USAGE: &str = "usage";
 /// What a newer version's snapshot said.
 const EXTRA: &str = "extra";
@@ -86,6 +88,7 @@ pub(super) fn owned(meta: &Meta) -> Vec<Assignment> {
         (SELF_CAUSED, Some(n(meta.self_caused))),
         (PRUNE, (meta.prune != Prune::default()).then(|| json(&meta.prune))),
         (USAGE, meta.usage.as_ref().map(json)),
+        (RUN, meta.run.as_deref().map(s)),
         (METADATA, meta.metadata.as_ref().map(|metadata| s(metadata.get()))),
         (EXTRA, (!meta.extra.is_empty()).then(|| json(&meta.extra))),
         (TOKEN, Some(s(&meta.token))),
@@ -174,6 +177,7 @@ pub(super) fn read(row: &Row) -> Result<Meta, StoreError> {
             Some(prune) => serde_json::from_str(prune).map_err(|_| corrupt(PRUNE, "does not parse"))?,
             None => Prune::default(),
         },
+        run: text(row, RUN).map(str::to_owned),
         // Neither decides anything: what cannot be read is as good as absent.
         usage: text(row, USAGE).and_then(|usage| serde_json::from_str(usage).ok()),
         metadata: metadata(row),

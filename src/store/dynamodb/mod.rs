@@ -9,6 +9,7 @@
 //! | `commit` | the one transaction and what its failures mean |
 //! | `archive` | redaction and erasure |
 //! | `state` | what is not history, and the list of threads |
+//! | `runs` | runs of attached clients, and what is shown of them |
 //! | `calls` | one request, repeated in place: the only retries there are |
 //! | `round_trips` | a count of them |
 //! | `table` | making the table |
@@ -30,6 +31,7 @@ mod meta_row;
 mod owners;
 mod reads;
 mod round_trips;
+mod runs;
 mod state;
 mod table;
 
