@@ -57,6 +57,11 @@ pub struct AgentConfig {
     pub model: Option<String>,
     /// The system prompt.
     pub system_prompt: Option<String>,
+    /// What the system prompt ends with: what one deployment adds to a prompt that several share.
+    pub extra_prompt: Option<String>,
+    /// A file of standing instructions, at most 64 KiB, read when the process starts. A conversation begins with them as
+    /// they were when it began.
+    pub project_instructions: Option<String>,
     /// Names in `tool_servers` and `mcp_servers`; absent: all of them.
     pub tool_servers: Option<Vec<String>>,
     /// Bound on one response, in tokens; absent: the provider's own.
@@ -84,6 +89,8 @@ pub struct ModelConfig {
     pub context_window: Option<u64>,
     /// Whether the model takes images.
     pub image_input: bool,
+    /// Images that one request may hold; absent: what the provider takes. Some servers take few, or one.
+    pub max_images: Option<usize>,
     /// Only for `scripted`: a script file; absent: the prompts decide.
     pub script: Option<String>,
 }

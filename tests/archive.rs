@@ -1,6 +1,8 @@
 //! A thread as a whole: exported and imported, its hidden branches, redaction and deletion.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "support/kills.rs"]
+mod kills;
 #[path = "support/world.rs"]
 mod world;
 
@@ -241,4 +243,34 @@ async fn the_rows_of_a_snapshot_go_with_the_last_thread_that_was_made_of_it() {
     assert_eq!(world.story_of(&"c-2".into()).await.len(), 4);
     delete(&world.store, &"c-2".into()).await.unwrap();
     assert!(world.store.log(&log, Epoch(0)).await.unwrap().items.is_empty());
+}
+
+#[tokio::test]
+async fn i2_imports_and_forks_of_branches_end_the_same_wherever_they_are_killed() {
+    let document = export(&world().await, THREAD, None).await;
+    let run = |seed: Option<u64>| {
+        let document = document.clone();
+        async move {
+            let world = world().await;
+            let import = store_snapshot(&world.store, document).await.unwrap();
+            let fork = Fork { source: THREAD.into(), through: None, epoch: Some(Epoch(0)) };
+            let queue = vec![
+                on(&world, COPY, InputContent::Import(import)),
+                world.message(&InputMessage::user_text(COPY.into(), "seen")),
+                on(&world, "th-f", InputContent::Fork(fork)),
+                world.message(&InputMessage::user_text("th-f".into(), "seen")),
+                on(&world, COPY, InputContent::Close),
+            ];
+            match seed {
+                Some(seed) => kills::work_off(&world, queue, kills::seeded(seed)).await,
+                None => kills::work_off(&world, queue, || None).await,
+            }
+            (world.story_of(&COPY.into()).await, world.story_of(&"th-f".into()).await)
+        }
+    };
+    let calm = run(None).await;
+    assert_eq!(calm.0.last().unwrap(), "assistant: seen: say one|say two");
+    for seed in 0..40 {
+        assert_eq!(run(Some(seed)).await, calm, "seed {seed}");
+    }
 }

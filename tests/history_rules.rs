@@ -59,6 +59,7 @@ impl Thread {
 
     /// The slice ends; the next one loads.
     fn ends(&mut self) {
+        self.rows.meta.images_out.clone_from(self.history.images_out());
         self.rows.sync(&mut self.history);
         self.history = self.rows.load();
     }
@@ -173,9 +174,13 @@ fn stored_reasoning(model: &str, signature: Option<&str>) -> ItemBody {
 mod content;
 #[path = "history_rules/events.rs"]
 mod events;
+#[path = "history_rules/images.rs"]
+mod images;
 #[path = "history_rules/limits.rs"]
 mod limits;
 #[path = "history_rules/pairing.rs"]
 mod pairing;
 #[path = "history_rules/settling.rs"]
 mod settling;
+#[path = "history_rules/tokens.rs"]
+mod tokens;

@@ -5,6 +5,7 @@
 #![cfg(feature = "local")]
 
 #[path = "support/provider_server.rs"]
+#[allow(dead_code, reason = "shared with other tests")]
 mod provider_server;
 
 use std::time::Duration;
@@ -18,7 +19,7 @@ use dormouse::message::{CallId, ContentPart, ImageData, RawJson};
 use dormouse::model::genai::GenaiModel;
 use dormouse::model::{ErrorClass, ModelError, ModelEvent, ModelProvider, StopReason, Usage, provider};
 use futures::StreamExt;
-use provider_server::{Reply, Server};
+use provider_server::{Reply, Server, event_stream};
 use serde_json::{Value, json};
 
 const KEY: &str = "sk-very-secret";
@@ -756,6 +757,23 @@ async fn f49_f50_anthropic_limits_and_cuts() {
 }
 
 #[tokio::test]
+async fn a_block_that_genai_cannot_read_is_a_response_that_cannot_be_read_and_no_fault_of_the_request() {
+    // A tool that the provider runs itself. Nothing here asks for one, but a proxy may.
+    let script = [
+        message_start(),
+        block_start(
+            0,
+            json!({ "type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {} }),
+        ),
+        block_delta(0, json!({ "type": "input_json_delta", "partial_json": "{\"query\":\"x\"}" })),
+        block_stop(0),
+    ];
+    let (class, message) = failure("anthropic", Reply::sse(&script)).await;
+    assert_eq!(class, ErrorClass::Transient, "{message}");
+    assert!(message.contains("cannot be read"), "{message}");
+}
+
+#[tokio::test]
 async fn anthropic_failures_have_their_class() {
     let throttled = ErrorClass::Throttled { retry_after: None };
     let event = |kind: &str, message: &str| {
@@ -809,7 +827,10 @@ async fn f38_f44_an_anthropic_request_alternates_with_results_first_and_reasonin
     ];
     let (body, path, key) = sent("anthropic", request, true, anthropic_ok()).await;
     assert_eq!((path.as_str(), key.as_str()), ("/v1/messages", KEY));
-    assert_eq!((&body["system"], &body["max_tokens"]), (&json!("be brief"), &json!(77)));
+    let mark = json!({ "type": "ephemeral" });
+    let system = json!([{ "type": "text", "text": "be brief", "cache_control": mark }]);
+    assert_eq!((&body["system"], &body["max_tokens"]), (&system, &json!(77)));
+    assert_eq!((&body["tools"][1].get("cache_control"), &body["tools"][2]["cache_control"]), (&None, &mark));
     let names: Vec<&str> =
         body["tools"].as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap()).collect();
     assert!(names[1].starts_with("foo_bar_") && names[2].starts_with("web_search_"), "{names:?}");
@@ -818,7 +839,7 @@ async fn f38_f44_an_anthropic_request_alternates_with_results_first_and_reasonin
     assert_eq!(
         body["messages"],
         json!([
-            { "role": "user", "content": "first" },
+            { "role": "user", "content": [{ "type": "text", "text": "first", "cache_control": mark }] },
             { "role": "assistant", "content": [
                 { "type": "thinking", "thinking": "hm", "signature": "SIG" },
                 { "type": "redacted_thinking", "data": "abc==" },
@@ -832,7 +853,7 @@ async fn f38_f44_an_anthropic_request_alternates_with_results_first_and_reasonin
                 { "type": "text", "text": "look" },
                 picture,
                 { "type": "image", "source": { "type": "url", "url": "https://img.example/a.png" } },
-                { "type": "text", "text": "[content of a kind that cannot be shown]" },
+                { "type": "text", "text": "[content of a kind that cannot be shown]", "cache_control": mark },
             ] },
         ])
     );
@@ -970,35 +991,6 @@ async fn gemini_is_told_of_images_of_types_that_it_takes_none_of() {
 }
 
 // Bedrock Converse, over its bearer-key adapter: the same framing and translation as with SigV4.
-
-fn event_stream(event: &str, payload: &Value) -> Vec<u8> {
-    fn crc32(bytes: &[u8]) -> [u8; 4] {
-        let mut crc = u32::MAX;
-        for byte in bytes {
-            crc ^= u32::from(*byte);
-            for _ in 0..8 {
-                crc = if crc & 1 == 1 { (crc >> 1) ^ 0xEDB8_8320 } else { crc >> 1 };
-            }
-        }
-        (!crc).to_be_bytes()
-    }
-    let mut headers = Vec::new();
-    for (name, value) in [(":event-type", event), (":message-type", "event")] {
-        headers.push(name.len() as u8);
-        headers.extend(name.as_bytes());
-        headers.push(7);
-        headers.extend((value.len() as u16).to_be_bytes());
-        headers.extend(value.as_bytes());
-    }
-    let payload = payload.to_string();
-    let mut frame = ((16 + headers.len() + payload.len()) as u32).to_be_bytes().to_vec();
-    frame.extend((headers.len() as u32).to_be_bytes());
-    frame.extend(crc32(&frame));
-    frame.extend(headers);
-    frame.extend(payload.as_bytes());
-    frame.extend(crc32(&frame));
-    frame
-}
 
 #[tokio::test]
 async fn f37_f43_f47_f49_bedrock_blocks_arguments_stops_and_requests() {

@@ -1,6 +1,6 @@
 //! What an arriving input does to a history: the rules of settling, interrupting, parking and releasing.
 
-use super::{Draft, History, MAX_WAITING, OpenCall, Standing, Waiting, wording};
+use super::{Draft, History, MAX_WAITING, OpenCall, Standing, Waiting, image, wording};
 use crate::message::{
     CallId, ContentPart, DedupId, EventItem, InputContent, InputMessage, InterruptItem, ItemBody, MessageId,
     Outcome, SettledBy, Synthetic, SyntheticReason, ToolResultInput, ToolResultItem, UserItem, is_blank,
@@ -127,6 +127,24 @@ impl History {
         accepted
     }
 
+    /// Places standing instructions before the first thing that a model answers in this thread. They are placed once:
+    /// one that has begun, or has inherited a beginning, stays as it is.
+    pub fn begin_with_instructions(&mut self, text: &str, now_ms: i64) {
+        let placed = |body: &ItemBody| match body {
+            ItemBody::User(user) => user.synthetic_reason == Some(SyntheticReason::ProjectInstructions),
+            body => body.is_output(),
+        };
+        if is_blank(text) || !self.base.is_empty() || self.has_parent || self.bodies().any(placed) {
+            return;
+        }
+        let body = ItemBody::User(UserItem {
+            parts: vec![ContentPart::text(text)],
+            synthetic_reason: Some(SyntheticReason::ProjectInstructions),
+            ..UserItem::default()
+        });
+        self.unvalidated.insert(0, Draft::minted(body, now_ms));
+    }
+
     /// Takes a placeholder for an input that is given up on. It interrupts nothing and wakes nobody.
     pub fn accept_placeholder(&mut self, message: &InputMessage, arrival: &Arrival, opens_turn: bool) {
         self.handled.insert(arrival.dedup.clone());
@@ -184,7 +202,7 @@ impl History {
     /// interrupted; parked events follow the text.
     fn user_input(&mut self, parts: Vec<ContentPart>, message: &InputMessage, arrival: &Arrival) {
         self.interrupt_open_calls(arrival);
-        let body = ItemBody::User(UserItem { parts, ..UserItem::default() });
+        let body = ItemBody::User(UserItem { parts: image::noted(parts), ..UserItem::default() });
         let mut draft = arrived(body, message, arrival);
         draft.opens_turn = true;
         self.unvalidated.push(draft);
@@ -303,7 +321,7 @@ impl History {
         let text = wording::late_result(tool, result.id.as_str(), &ContentPart::join_text(&result.content));
         let others = result.content.iter().filter(|part| !matches!(part, ContentPart::Text(_)));
         draft.body = ItemBody::User(UserItem {
-            parts: std::iter::once(ContentPart::Text(text)).chain(others.cloned()).collect(),
+            parts: image::noted(std::iter::once(ContentPart::Text(text)).chain(others.cloned()).collect()),
             synthetic_reason: Some(SyntheticReason::LateResult),
             ..UserItem::default()
         });
@@ -366,7 +384,7 @@ impl History {
             original_tool_name: original.map(|call| call.name.clone()).unwrap_or_default(),
             original_args: original.map(|call| call.arguments.clone()).unwrap_or_default(),
             original_tool_call_id: call.clone(),
-            parts,
+            parts: image::noted(parts),
         });
         let mut draft = released(body, waiting);
         let last = match &waiting.message.synthetic {
@@ -467,7 +485,7 @@ fn unsent_draft(open: &OpenCall, now_ms: i64) -> Draft {
 fn result_draft(open: &OpenCall) -> Option<Draft> {
     let waiting = open.arrived.as_ref()?;
     let parts = match &waiting.message.content {
-        InputContent::ToolResult(result) => result.content.clone(),
+        InputContent::ToolResult(result) => image::noted(result.content.clone()),
         _ => Vec::new(),
     };
     // The tool may have got the call all the same: its own result is then a late one, not a duplicate.

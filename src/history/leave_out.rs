@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use super::prune::Names;
 use super::{History, wording};
-use crate::message::{ContentPart, ItemBody, LeftOut, Outcome};
+use crate::message::{ContentPart, ItemBody, LeftOut, Outcome, SyntheticReason};
 
 /// What was left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,21 +34,24 @@ impl History {
             0 => Names::default(),
             _ => Names::of_calls(self),
         };
-        let committed = self.committed.iter().filter_map(|item| match item.facts.left_out {
+        let committed = self.committed.iter().map(|item| match item.facts.left_out {
             None => self.pruned(item, &names),
             Some(why) => Some(Cow::Owned(placeholder(&item.body, why))),
         });
         let drafts = self.safe.iter().chain(&self.unvalidated).map(|draft| match draft.left_out {
-            None => Cow::Borrowed(&draft.body),
-            Some(why) => Cow::Owned(placeholder(&draft.body, why)),
+            None => Some(Cow::Borrowed(&draft.body)),
+            Some(why) => Some(Cow::Owned(placeholder(&draft.body, why))),
         });
-        committed.chain(drafts).collect()
+        let all = self.places().zip(committed.chain(drafts));
+        all.filter_map(|(place, body)| Some(self.without_images(place, body?))).collect()
     }
 }
 
 fn kind(body: &ItemBody) -> Option<LeftOutInput> {
     match body {
         ItemBody::User(user) if user.synthetic_reason.is_none() => Some(LeftOutInput::User),
+        // What holds for the whole conversation is not what is new in it.
+        ItemBody::User(user) if user.synthetic_reason == Some(SyntheticReason::ProjectInstructions) => None,
         ItemBody::User(_) | ItemBody::ToolResult(_) | ItemBody::Event(_) => Some(LeftOutInput::Result),
         ItemBody::System(_)
         | ItemBody::Assistant(_)

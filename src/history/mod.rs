@@ -11,7 +11,9 @@
 //! `input` holds the rules for what arrives, [`render`] turns the layers into a valid request (I5),
 //! `plan` says what the next commit writes. Loading and committing are the business of `thread`.
 
+pub mod context;
 pub mod image;
+pub mod image_room;
 mod input;
 mod leave_out;
 mod plan;
@@ -32,7 +34,7 @@ use crate::message::{
 };
 use crate::model::ModelEvent;
 use crate::store::{
-    DedupLife, Hold, Loaded, ParkedInput, PendingCall, Promise, Prune, Span, SubscriptionChange,
+    DedupLife, Hold, ImagesOut, Loaded, ParkedInput, PendingCall, Promise, Prune, Span, SubscriptionChange,
 };
 
 pub use input::{Accepted, Arrival, DISPATCH_FAILED, SETTLED_BY_HAND, TIMED_OUT, next_firing};
@@ -148,6 +150,9 @@ pub struct History {
     base: Vec<Span>,
     has_parent: bool,
     prune: Prune,
+    images_out: ImagesOut,
+    /// Digests of images that the provider may have refused: out of the requests of this slice.
+    images_aside: BTreeSet<String>,
     committed: Vec<Item>,
     head: Seq,
     next_turn: u32,
@@ -175,6 +180,8 @@ impl History {
             epoch: meta.as_ref().map_or(Epoch(0), |meta| meta.epoch),
             base: meta.as_ref().map(|meta| meta.base.clone()).unwrap_or_default(),
             prune: meta.as_ref().map(|meta| meta.prune).unwrap_or_default(),
+            images_out: meta.as_ref().map(|meta| meta.images_out.clone()).unwrap_or_default(),
+            images_aside: BTreeSet::new(),
             has_parent: meta.as_ref().is_some_and(|meta| meta.parent.is_some()),
             head: meta.as_ref().map_or(Seq::FIRST, |meta| meta.head),
             next_turn: meta.as_ref().map_or(0, |meta| meta.next_turn),
@@ -261,6 +268,13 @@ impl History {
     /// The seq of what comes behind everything that is in.
     pub fn next_seq_after_inputs(&self) -> Seq {
         self.head.plus(self.safe.len() + self.unvalidated.len())
+    }
+
+    /// The index of the turn that the newest input belongs to.
+    fn current_turn(&self) -> u32 {
+        let openers = self.safe.iter().chain(&self.unvalidated).filter(|draft| draft.opens_turn).count();
+        let openers = u32::try_from(openers).unwrap_or(u32::MAX);
+        self.next_turn.saturating_add(openers).saturating_sub(1)
     }
 
     /// The principal on whose behalf the model is about to act: that of the newest input that names one.
@@ -467,7 +481,7 @@ impl History {
         let body = ItemBody::ToolResult(ToolResultItem {
             call_id: call.clone(),
             outcome,
-            parts,
+            parts: image::noted(parts),
             settled_by,
             display_as: None,
         });

@@ -5,7 +5,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use super::{Draft, History, wording};
+use super::{History, wording};
 use crate::message::{
     CallId, ContentPart, Item, ItemBody, Outcome, ToolResultItem, excerpt, text_chars, tokens,
 };
@@ -57,13 +57,12 @@ impl History {
     /// whether it did. `usage` is what the provider counted for the last response, `fixed` the tokens of the system
     /// prompt and the tools.
     pub fn prune_at_turn_start(&mut self, window: u64, usage: Option<Usage>, fixed: u64) -> bool {
-        let drafts = || self.safe.iter().chain(&self.unvalidated);
-        let openers = drafts().filter(|draft| draft.opens_turn).count();
-        if openers == 0 || window == 0 {
+        let begins = self.safe.iter().chain(&self.unvalidated).any(|draft| draft.opens_turn);
+        if !begins || window == 0 {
             return false;
         }
-        let current = self.next_turn.saturating_add(u32::try_from(openers).unwrap_or(u32::MAX)) - 1;
-        let size = self.size(usage, fixed);
+        let current = self.current_turn();
+        let size = self.context_tokens(usage, fixed).tokens;
         if size <= window / 2 {
             return false;
         }
@@ -110,25 +109,8 @@ impl History {
         };
     }
 
-    /// Estimated tokens of the next request: what the provider counted last, and what has come since; without a count,
-    /// everything.
-    pub fn size(&self, usage: Option<Usage>, fixed: u64) -> u64 {
-        let names = Names::of_calls(self);
-        let drafts: u64 = self.safe.iter().chain(&self.unvalidated).map(draft_tokens).sum();
-        let (from, counted) = match usage {
-            Some(usage) => {
-                let behind =
-                    self.committed.iter().rposition(|item| item.body.is_output()).map_or(0, |last| last + 1);
-                (behind, usage.input.saturating_add(usage.output))
-            }
-            None => (0, fixed),
-        };
-        let since: u64 = self.committed[from..].iter().map(|item| self.cost(item, self.prune, &names)).sum();
-        counted.saturating_add(since).saturating_add(drafts)
-    }
-
     /// What the item costs under an overlay.
-    fn cost(&self, item: &Item, prune: Prune, names: &Names<'_>) -> u64 {
+    pub(super) fn cost(&self, item: &Item, prune: Prune, names: &Names<'_>) -> u64 {
         let turn = item.facts.turn;
         let whole = || match item.facts.est_tokens {
             0 => tokens::of_item(&item.body, item.raw.len()),
@@ -151,10 +133,6 @@ impl History {
             _ => whole(),
         }
     }
-}
-
-fn draft_tokens(draft: &Draft) -> u64 {
-    tokens::of_item(&draft.body, draft.body.to_raw().len())
 }
 
 /// The tools of calls, for placeholders.

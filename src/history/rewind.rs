@@ -6,12 +6,13 @@
 
 use std::collections::BTreeSet;
 
+use super::snapshot::Snapshot;
 use super::{Arrival, History, Waiting};
 use crate::message::{
     CallId, ContentPart, Epoch, InputContent, Item, ItemBody, ItemId, Rewind, RewindTarget, SPAWN_TOOL, Seen,
     Seq, Synthetic, Then, ThreadId,
 };
-use crate::store::{Loaded, Meta, Prune, Span, SubscriptionChange};
+use crate::store::{Loaded, Meta, Span, SubscriptionChange};
 
 /// Inherited spans that a thread's state holds.
 pub const MAX_SPANS: usize = 200;
@@ -266,6 +267,7 @@ impl History {
         self.next_turn = plan.next_turn;
         self.turn_id = self.committed.last().and_then(|item| item.facts.turn_id.clone());
         self.clamp_prune();
+        self.clamp_images();
         self.moved = true;
         let (visible, hidden): (Vec<_>, Vec<_>) = std::mem::take(&mut self.open)
             .into_iter()
@@ -345,12 +347,14 @@ impl History {
     }
 
     /// Begins with the items of a snapshot.
-    pub fn restore(&mut self, log: ThreadId, items: u64, next_turn: u32, prune: Prune) {
+    pub fn restore(&mut self, log: ThreadId, items: u64, snapshot: &Snapshot) {
         let base = Span { thread: log, epoch: Epoch(0), from: Seq(0), to: Seq(items) };
         let base = vec![base].into_iter().filter(|_| items > 0).collect();
-        self.inherit(ForkPoint { base, next_turn, turn_id: None });
-        self.prune = prune;
+        self.inherit(ForkPoint { base, next_turn: snapshot.next_turn, turn_id: None });
+        self.prune = snapshot.prune;
         self.clamp_prune();
+        self.images_out = snapshot.images_out.clone();
+        self.images_out.before = self.images_out.before.min(items);
     }
 
     fn drop_parked(&mut self, waiting: Waiting) {

@@ -8,10 +8,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::message::{DedupId, Epoch, Item, ItemFacts, ItemId, LeftOut, MessageId, RawJson, Seq, ThreadId};
 use crate::model::Usage;
-use crate::store::{Extra, Meta, Prune, body_digest};
+use crate::store::{Extra, ImagesOut, Meta, Prune, body_digest};
 
 /// The newest form of the document that this version reads.
 const VERSION: u32 = 1;
+/// Bytes of what a document says of the thread, and of one item beside its text: each goes into one row.
+const MAX_FACTS_BYTES: usize = 16 * 1024;
 
 /// A thread, at rest.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -27,6 +29,9 @@ pub struct Snapshot {
     /// What requests hold of old results.
     #[serde(default, skip_serializing_if = "is_default")]
     pub prune: Prune,
+    /// Which images they do not hold.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub images_out: ImagesOut,
     /// What the provider counted for the last response.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
@@ -83,6 +88,9 @@ pub enum SnapshotError {
     /// A newer version has written it in a form of its own.
     #[error("the snapshot has form {0}, this version reads up to {VERSION}; use the newer version")]
     Newer(u32),
+    /// What it says beside the items' texts fits no row.
+    #[error("{0} has more than {MAX_FACTS_BYTES} bytes beside its text; no row holds that")]
+    TooLarge(String),
 }
 
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
@@ -98,6 +106,7 @@ impl Snapshot {
             agent: meta.agent.clone(),
             next_turn: meta.next_turn,
             prune: meta.prune,
+            images_out: meta.images_out.clone(),
             usage: meta.usage,
             items: items.iter().map(SnapshotItem::of).collect(),
             extra: meta.extra.clone(),
@@ -118,7 +127,22 @@ impl Snapshot {
         if form > VERSION {
             return Err(SnapshotError::Newer(form));
         }
-        serde_json::from_str(json).map_err(malformed)
+        let snapshot: Self = serde_json::from_str(json).map_err(malformed)?;
+        for (at, item) in snapshot.items.iter().enumerate() {
+            let facts = SnapshotItem { item: None, text: None, ..item.clone() };
+            bounded(&facts, || format!("item {at}"))?;
+        }
+        bounded(&Self { items: Vec::new(), ..snapshot.clone() }, || "the thread".to_owned())?;
+        Ok(snapshot)
+    }
+
+    /// The same, but for everything that was said on somebody's behalf: that was `user`. Who imports a thread acts for
+    /// nobody else in it.
+    pub fn on_behalf_of(mut self, user: &str) -> Self {
+        for item in self.items.iter_mut().filter(|item| item.user.is_some()) {
+            item.user = Some(user.to_owned());
+        }
+        self
     }
 
     /// The document without its items: what is stored elsewhere.
@@ -147,6 +171,11 @@ impl Snapshot {
         });
         items.collect()
     }
+}
+
+fn bounded<T: Serialize>(facts: &T, what: impl FnOnce() -> String) -> Result<(), SnapshotError> {
+    let bytes = serde_json::to_string(facts).map_or(usize::MAX, |json| json.len());
+    if bytes > MAX_FACTS_BYTES { Err(SnapshotError::TooLarge(what())) } else { Ok(()) }
 }
 
 /// Whether a log belongs to a snapshot, and so to no thread.
@@ -228,5 +257,11 @@ mod tests {
         assert!(error("{}").contains("no snapshot"));
         assert!(error(r#"{"dormouse_snapshot":2,"new":1}"#).contains("form 2"));
         assert!(error(r#"{"dormouse_snapshot":1,"thread":"t"}"#).contains("missing field"));
+        let long = "x".repeat(MAX_FACTS_BYTES);
+        assert!(error(&NEWER.replace("hologram", &long)).starts_with("the thread has more than"));
+        assert!(
+            error(&NEWER.replace("\"weight\":{", &format!("\"weight\":{{\"{long}\":0,")))
+                .starts_with("item 0")
+        );
     }
 }

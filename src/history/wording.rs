@@ -8,8 +8,14 @@ pub const NO_OUTPUT: &str = "(no output)";
 /// An image for a model that takes none.
 pub const IMAGE_OMITTED: &str = "[image omitted: this model takes no images]";
 /// An image that some provider would refuse.
-pub const IMAGE_UNUSABLE: &str =
-    "[image omitted: it is no PNG, JPEG, GIF or WebP picture of at most 5 MiB, nor an https address]";
+pub const IMAGE_UNUSABLE: &str = "[image omitted: it is no PNG, JPEG, GIF or WebP picture of at most 5 MiB and 8,000 pixels a side, nor an https address]";
+/// A user's image that a request has no room for any more.
+pub const IMAGE_EVICTED: &str =
+    "[an image was left out: the request has no room for it any more; ask for it again if it matters]";
+/// The same of a tool's result or an event, once for all of its images.
+pub const RESULT_IMAGES_EVICTED: &str = "[images were left out here: the request has no room for them any more; call the tool again if they matter]";
+/// An image that the model's provider refuses.
+pub const IMAGE_REFUSED: &str = "[an image was left out: the model's provider refused it]";
 /// A content kind that this version does not know.
 pub const UNKNOWN_CONTENT: &str = "[content of an unknown kind omitted]";
 /// The history would not begin with a user-role message.

@@ -182,6 +182,10 @@ pub(super) async fn import(
         ));
     }
     let snapshot = Snapshot::parse(document.get()).map_err(|why| ApiError::bad(why.to_string()))?;
+    let snapshot = match &caller {
+        Caller::Operator => snapshot,
+        Caller::Principal(principal) => snapshot.on_behalf_of(principal),
+    };
     let import = store_snapshot(&*deps.callback.store, snapshot).await?;
     queue(&deps, &headers, thread, InputContent::Import(import), owned_by(&caller)?).await
 }

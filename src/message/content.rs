@@ -35,6 +35,15 @@ pub enum ImageData {
     Url(String),
 }
 
+impl ImageData {
+    /// The base64 text or the address.
+    pub fn as_str(&self) -> &str {
+        match self {
+            Self::Base64(text) | Self::Url(text) => text,
+        }
+    }
+}
+
 #[derive(Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
 enum Known {

@@ -400,6 +400,40 @@ impl ItemBody {
         }
     }
 
+    /// Its content parts; none for what has no room for images.
+    pub fn parts(&self) -> &[ContentPart] {
+        match self {
+            Self::User(user) => &user.parts,
+            Self::ToolResult(result) => &result.parts,
+            Self::Event(event) => &event.parts,
+            Self::System(_)
+            | Self::Assistant(_)
+            | Self::ToolCall(_)
+            | Self::BackendToolCall(_)
+            | Self::Reasoning(_)
+            | Self::Interrupt(_)
+            | Self::Unknown { .. } => &[],
+        }
+    }
+
+    /// The same with other content parts, where it has any.
+    #[must_use]
+    pub fn with_parts(mut self, parts: Vec<ContentPart>) -> Self {
+        match &mut self {
+            Self::User(user) => user.parts = parts,
+            Self::ToolResult(result) => result.parts = parts,
+            Self::Event(event) => event.parts = parts,
+            Self::System(_)
+            | Self::Assistant(_)
+            | Self::ToolCall(_)
+            | Self::BackendToolCall(_)
+            | Self::Reasoning(_)
+            | Self::Interrupt(_)
+            | Self::Unknown { .. } => {}
+        }
+        self
+    }
+
     /// Whether a model said it.
     pub fn is_output(&self) -> bool {
         match self {
@@ -479,11 +513,58 @@ mod tests {
 
     #[test]
     fn every_reason_round_trips_and_unknown_ones_keep_their_tag() {
-        for tag in ["late_result", "thread_report", "from_the_future"] {
+        let opens = |tag: &str| {
+            let reason = SyntheticReason::from_tag(tag);
+            assert_eq!(reason.tag(), tag);
+            assert!(!matches!(reason, SyntheticReason::Unknown(_)), "{tag}");
+            reason.starts_turn()
+        };
+        for tag in [
+            "compaction_meta",
+            "system_reminder",
+            "project_instructions",
+            "interjection",
+            "late_result",
+            "omission_note",
+        ] {
+            assert!(!opens(tag), "{tag}");
+        }
+        for tag in
+            ["agent_message", "parent_message", "thread_report", "subscription_event", "scheduler_fired"]
+        {
+            assert!(opens(tag), "{tag}");
+        }
+        // Tags of the future, and those that were removed.
+        for tag in ["from_the_future", "auto_continue", ""] {
             assert_eq!(SyntheticReason::from_tag(tag).tag(), tag);
         }
         assert!(SyntheticReason::from_tag("from_the_future").starts_turn());
         assert_eq!(SyntheticReason::from_tag("parent_agent_message"), SyntheticReason::AgentMessage);
+    }
+
+    #[test]
+    fn old_rows_without_optional_keys_read_as_none_and_write_back_identical_bytes() {
+        for raw in [
+            r#"{"kind":"user","parts":[{"type":"text","text":"hi"}]}"#,
+            r#"{"kind":"user","parts":[],"prior_turn_interrupt":"of_the_future"}"#,
+            r#"{"kind":"tool_call","call_id":"c","provider_id":"","name":"f","arguments":"{\"a\":1,\"a\":2.0}","model":"m"}"#,
+            r#"{"kind":"tool_result","call_id":"c","outcome":"ok","parts":[],"settled_by":"tool"}"#,
+            r#"{"kind":"reasoning","model":"m","text":""}"#,
+            r#"{"kind":"assistant","text":"x","model":"m","stop_reason":null}"#,
+        ] {
+            let body = ItemBody::parse(raw);
+            assert_eq!(body.to_raw(), raw);
+            let none = match &body {
+                ItemBody::User(user) => user.synthetic_reason.is_none() && user.author.is_none(),
+                ItemBody::ToolCall(call) => call.signature.is_none(),
+                ItemBody::ToolResult(result) => result.display_as.is_none(),
+                ItemBody::Reasoning(reasoning) => {
+                    reasoning.signature.is_none() && reasoning.provider.is_none()
+                }
+                body => matches!(body, ItemBody::Assistant(_)),
+            };
+            assert!(none, "{raw}");
+        }
     }
 
     #[test]

@@ -20,27 +20,13 @@ pub fn of_bytes(bytes: usize) -> u64 {
 
 /// The estimate of an item whose stored text has `bytes`. Image data counts by its pixels, not by its length.
 pub fn of_item(body: &ItemBody, bytes: usize) -> u64 {
-    let parts: &[ContentPart] = match body {
-        ItemBody::User(user) => &user.parts,
-        ItemBody::ToolResult(result) => &result.parts,
-        ItemBody::Event(event) => &event.parts,
-        ItemBody::System(_)
-        | ItemBody::Assistant(_)
-        | ItemBody::ToolCall(_)
-        | ItemBody::BackendToolCall(_)
-        | ItemBody::Reasoning(_)
-        | ItemBody::Interrupt(_)
-        | ItemBody::Unknown { .. } => &[],
-    };
-    let images = parts.iter().filter_map(|part| match part {
+    let images = body.parts().iter().filter_map(|part| match part {
         ContentPart::Image { data, .. } => Some(data),
         ContentPart::Text(_) | ContentPart::Unknown(_) => None,
     });
     let (mut data, mut tokens) = (0, 0);
     for image in images {
-        data += match image {
-            ImageData::Base64(text) | ImageData::Url(text) => text.len(),
-        };
+        data += image.as_str().len();
         tokens += of_image(image);
     }
     of_bytes(bytes.saturating_sub(data)).saturating_add(tokens)

@@ -96,6 +96,7 @@ impl GenaiModel {
             info: ModelInfo {
                 context_window: config.context_window,
                 image_input: config.image_input,
+                max_images: config.max_images.or(provider.dialect.max_images()),
                 parallel_calls: true,
             },
             name: config.name.clone(),
@@ -223,7 +224,7 @@ impl GenaiModel {
                     // The server closed after the last thing it had to say: `[DONE]` is a courtesy.
                     Some(Err(_)) | None if frames.is_complete() => break None,
                     Some(Err(error)) => {
-                        yield Err(classifier.classify(&error, frames.failure().as_ref()));
+                        yield Err(classifier.classify_response(&error, frames.failure().as_ref()));
                         return;
                     }
                     None => break None,

@@ -25,13 +25,15 @@ pub struct ModelInfo {
     pub context_window: Option<u64>,
     /// Whether it takes images; else they become a text note in the request.
     pub image_input: bool,
+    /// Images that one request may hold; none: as many as fit.
+    pub max_images: Option<usize>,
     /// Whether a step may hold several calls.
     pub parallel_calls: bool,
 }
 
 impl Default for ModelInfo {
     fn default() -> Self {
-        Self { context_window: None, image_input: false, parallel_calls: true }
+        Self { context_window: None, image_input: false, max_images: None, parallel_calls: true }
     }
 }
 
@@ -179,6 +181,7 @@ pub fn provider(config: &ModelConfig, api_key: Option<String>) -> Result<Arc<dyn
     let info = ModelInfo {
         context_window: config.context_window,
         image_input: config.image_input,
+        max_images: config.max_images,
         parallel_calls: true,
     };
     let name = if config.name.is_empty() { scripted::MODEL_NAME } else { &config.name };

@@ -242,6 +242,10 @@ async fn finish(
         show_committed(manager, known, live).await;
         return send_outbox(runtime, manager, deadline).await;
     }
+    let agent = manager.meta().agent.clone();
+    if let Some(text) = runtime.agents.project_instructions(&agent) {
+        manager.history_mut().begin_with_instructions(text, runtime.clock.now_ms());
+    }
     let self_caused = manager.count_slice(outside);
     // The barrier: markers, released results and parked inputs are durable before anything is cancelled or the
     // model is asked. Mostly there is nothing to write.

@@ -9,7 +9,9 @@ use futures::{Stream, StreamExt};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep};
 
-use super::failures::{AfterFailure, Spent, bound_reached, check_time, class_name, failed, give_up};
+use super::failures::{
+    AfterFailure, Spent, answered_without_images, bound_reached, check_time, class_name, failed, give_up,
+};
 use super::live::Live;
 use super::stop::StoppedBy;
 use super::synchronous::{arguments, run_open_synchronous_calls};
@@ -86,7 +88,8 @@ pub fn run_completion<'a>(
                 yield CompletionEvent::Action(CompletionAction::Done);
                 return;
             }
-            let rendered = match manager.render_history(&options(session)) {
+            let most_images = session.profile.model.info().max_images;
+            let rendered = match manager.render_with_room(&options(session), most_images) {
                 Ok(rendered) => rendered,
                 Err(RenderError::Empty) => {
                     yield CompletionEvent::Action(CompletionAction::Done);
@@ -106,6 +109,7 @@ pub fn run_completion<'a>(
                 );
             }
             check_time(runtime, deadline)?;
+            spent.images_sent = rendered.request.images();
             let model = session.profile.model.model().to_owned();
             if manager.run().is_some() {
                 let history = manager.history();
@@ -159,23 +163,27 @@ pub fn run_completion<'a>(
                 return;
             }
             match response {
-                Ok(response) => match take_response(runtime, session, manager, response) {
-                    Step::Done => {
-                        yield CompletionEvent::Action(CompletionAction::Done);
-                        return;
-                    }
-                    Step::Asynchronous => {}
-                    step @ (Step::Refused | Step::Synchronous) => {
-                        spent.refused_rounds += u32::from(matches!(step, Step::Refused));
-                        manager.sync(Progress::More, runtime.clock.now_ms()).await?;
-                        if manager.run().is_some() {
-                            let history = manager.history();
-                            let new = history.committed().get(shown_up_to..).unwrap_or_default().to_vec();
-                            shown_up_to = history.committed().len();
-                            yield CompletionEvent::Committed(history.epoch(), new);
+                Ok(response) => {
+                    let step = take_response(runtime, session, manager, response);
+                    answered_without_images(&mut spent, manager);
+                    match step {
+                        Step::Done => {
+                            yield CompletionEvent::Action(CompletionAction::Done);
+                            return;
+                        }
+                        Step::Asynchronous => {}
+                        step @ (Step::Refused | Step::Synchronous) => {
+                            spent.refused_rounds += u32::from(matches!(step, Step::Refused));
+                            manager.sync(Progress::More, runtime.clock.now_ms()).await?;
+                            if manager.run().is_some() {
+                                let history = manager.history();
+                                let new = history.committed().get(shown_up_to..).unwrap_or_default().to_vec();
+                                shown_up_to = history.committed().len();
+                                yield CompletionEvent::Committed(history.epoch(), new);
+                            }
                         }
                     }
-                },
+                }
                 Err(e) => {
                     if !manager.history().turn().is_empty() {
                         yield CompletionEvent::Show(DisplayEvent::Discarded { why: e.message.clone() });

@@ -6,6 +6,7 @@ use tokio::time::Instant;
 
 use super::{Runtime, SliceError, runs};
 use crate::history::LeftOutInput;
+use crate::history::image_room::RefusedImages;
 use crate::message::LeftOut;
 use crate::model::{ErrorClass, ModelError};
 use crate::store::Promise;
@@ -20,7 +21,23 @@ pub(super) struct Spent {
     pub retries: u32,
     pub refused_rounds: u32,
     pub synchronous_rounds: u32,
+    pub images: Images,
+    /// Images that the last request held.
+    pub images_sent: usize,
 }
+
+/// Whether a request that a provider has refused was tried without images: once in a slice.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Images {
+    /// Not yet.
+    #[default]
+    Untried,
+    /// The next answer says whether they were the reason.
+    SetAside,
+    /// It is known.
+    Tried,
+}
+
 pub(super) fn check_time(runtime: &Runtime, deadline: Instant) -> Result<(), SliceError> {
     if Instant::now() + runtime.limits.deadline_margin >= deadline {
         return Err(SliceError::Deadline);
@@ -96,7 +113,13 @@ pub(super) fn failed(
             let text = format!("The conversation does not fit the model's context window ({}).", e.message);
             Ok(leave_out(manager, LeftOut::TooLarge, text, out_of_retries))
         }
+        ErrorClass::Refused if !out_of_retries && sets_images_aside(spent, manager) => {
+            Ok(AfterFailure::Again)
+        }
         ErrorClass::Refused => {
+            // Without images it was refused as well: it was not for them.
+            manager.history_mut().take_images_back();
+            spent.images = Images::Tried;
             let text = format!("The model's provider refused the request: {}", e.message);
             Ok(leave_out(manager, LeftOut::Refused, text, out_of_retries))
         }
@@ -120,6 +143,40 @@ fn leave_out(manager: &mut HistoryManager, why: LeftOut, text: String, out_of_re
     manager.history_mut().mark_inputs_model_validated();
     give_up_on_model(manager, &text);
     AfterFailure::GaveUp
+}
+
+/// A provider does not say which image it refuses, nor, in a word of its own, that it was for an image at all: the
+/// request is tried once more without those that may be the reason.
+fn sets_images_aside(spent: &mut Spent, manager: &mut HistoryManager) -> bool {
+    let may_be = spent.images == Images::Untried && spent.images_sent > 0;
+    let tries = may_be && manager.history_mut().set_images_aside();
+    if tries {
+        spent.images = Images::SetAside;
+    }
+    tries
+}
+
+/// A response has ended. If its request was tried without images, it was for them: a single one stays out of every later
+/// request. Of several nobody knows which, so all of them stay; the rest of this slice goes on without them.
+pub(super) fn answered_without_images(spent: &mut Spent, manager: &mut HistoryManager) {
+    if spent.images != Images::SetAside {
+        return;
+    }
+    spent.images = Images::Tried;
+    match manager.history_mut().settle_images_aside() {
+        Some(RefusedImages::One) => {
+            give_up(manager, "The model's provider refuses an image of this conversation. It is left out.");
+        }
+        Some(RefusedImages::Several) => {
+            // The next view has them again.
+            manager.forget_usage();
+            give_up(
+                manager,
+                "The model's provider refuses an image of this conversation. This was answered without its images.",
+            );
+        }
+        None => {}
+    }
 }
 
 fn backoff(attempt: u32, runtime: &Runtime) -> Duration {

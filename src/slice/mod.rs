@@ -139,12 +139,35 @@ pub trait Agents: Send + Sync {
 
     /// The agent's profile. An error is one of configuration: somebody has to act.
     fn profile(&self, agent: &str) -> Result<AgentProfile, ModelError>;
+
+    /// What a conversation with the agent begins with, before anything that a person says.
+    fn project_instructions(&self, agent: &str) -> Option<&str> {
+        let _ = agent;
+        None
+    }
 }
+
+/// The most that a file of standing instructions may have: every request of its agent holds it.
+const MAX_INSTRUCTION_BYTES: u64 = 64 * 1024;
 
 /// Agents as configured, their models made once.
 pub struct ConfiguredAgents {
     config: Arc<Config>,
     models: std::collections::BTreeMap<String, Result<Arc<dyn ModelProvider>, ModelError>>,
+    instructions: std::collections::BTreeMap<String, String>,
+}
+
+/// Reads a file of standing instructions.
+fn read_instructions(agent: &str, file: &str) -> Result<String, ModelError> {
+    let fatal = |problem: String| {
+        let text = format!("configuration field `agents.{agent}.project_instructions`: {file}: {problem}");
+        ModelError::new(ErrorClass::Fatal, text)
+    };
+    let size = std::fs::metadata(file).map_err(|e| fatal(e.to_string()))?.len();
+    if size > MAX_INSTRUCTION_BYTES {
+        return Err(fatal(format!("has {size} bytes, at most {MAX_INSTRUCTION_BYTES} are taken")));
+    }
+    std::fs::read_to_string(file).map_err(|e| fatal(e.to_string()))
 }
 
 impl ConfiguredAgents {
@@ -156,13 +179,21 @@ impl ConfiguredAgents {
     ) -> Self {
         let names = config.agents.keys().cloned().chain([config.default_agent.clone()]);
         let fatal = |e: crate::config::ConfigError| ModelError::new(ErrorClass::Fatal, e.to_string());
-        let models = names
+        let mut models: std::collections::BTreeMap<_, _> = names
             .map(|name| {
                 let model = config.model(&name).map_err(fatal).and_then(|model| provider(&model));
                 (name, model)
             })
             .collect();
-        Self { config, models }
+        let mut instructions = std::collections::BTreeMap::new();
+        for (name, agent) in &config.agents {
+            match agent.project_instructions.as_ref().map(|file| read_instructions(name, file)) {
+                Some(Ok(text)) => drop(instructions.insert(name.clone(), text)),
+                Some(Err(e)) => drop(models.insert(name.clone(), Err(e))),
+                None => {}
+            }
+        }
+        Self { config, models, instructions }
     }
 }
 
@@ -183,11 +214,22 @@ impl Agents for ConfiguredAgents {
         })?;
         Ok(AgentProfile {
             model,
-            system_prompt: settings.system_prompt,
+            system_prompt: system_prompt(&settings),
             max_output_tokens: settings.max_output_tokens,
             prune: settings.prune.unwrap_or(true),
         })
     }
+
+    fn project_instructions(&self, agent: &str) -> Option<&str> {
+        self.instructions.get(agent).map(String::as_str)
+    }
+}
+
+/// The agent's prompt with what its deployment adds.
+fn system_prompt(settings: &crate::config::AgentConfig) -> Option<String> {
+    let parts = [&settings.system_prompt, &settings.extra_prompt].into_iter().flatten();
+    let parts: Vec<&str> = parts.map(String::as_str).filter(|part| !crate::message::is_blank(part)).collect();
+    (!parts.is_empty()).then(|| parts.join("\n\n"))
 }
 
 /// Agent and tools of one slice.

@@ -57,8 +57,9 @@ pub(super) async fn give_up(
         return Ok(GaveUp::Done);
     }
     // What its commits still owe stays in the outbox, since its cause is marked as redelivered: the next slice sends
-    // it, with the history in hand.
-    if (owes || unfinished) && !matches!(input.message.content, InputContent::Release) {
+    // it, with the history in hand. A release that could not even begin causes no other one: that would go on for ever.
+    let releases = matches!(input.message.content, InputContent::Release);
+    if unfinished || (owes && !releases) {
         manager.promise(Promise::Release);
     }
     manager.promise(Promise::Notice { text: NOTICE.to_owned() });

@@ -56,6 +56,8 @@ pub struct Meta {
     pub self_caused: u32,
     /// What of old tool results requests hold.
     pub prune: Prune,
+    /// Which images requests do not hold.
+    pub images_out: ImagesOut,
     /// Usage of the last response.
     pub usage: Option<Usage>,
     /// The client's run that is under way.
@@ -102,6 +104,7 @@ impl Meta {
             redelivered: Vec::new(),
             self_caused: 0,
             prune: Prune::default(),
+            images_out: ImagesOut::default(),
             usage: None,
             run: None,
             metadata: None,
@@ -188,6 +191,20 @@ pub struct Prune {
     pub hard_before: u32,
     /// The turn at whose start the overlay was last changed: reasoning from before is bound to another view.
     pub since_turn: u32,
+}
+
+/// The overlay of images that are left out of requests. The boundary only moves forward, but for a rewind.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImagesOut {
+    /// Those of the first so many items of the thread's spans and log are out, for want of room,
+    #[serde(default)]
+    pub before: u64,
+    /// and so many of the item behind them.
+    #[serde(default)]
+    pub nth: u32,
+    /// Digests of images that a provider has refused.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub refused: Vec<String>,
 }
 
 /// A call without a result.

@@ -24,7 +24,7 @@ pub use commit::{
     ChoiceRow, Commit, Committed, DedupLife, Expect, MAX_ACTIONS, MAX_COMMIT_BYTES, NewThread,
     SubscriptionChange,
 };
-pub use meta::{Hold, Meta, OutboxEntry, PendingCall, Promise, Prune, Span, ThreadKind};
+pub use meta::{Hold, ImagesOut, Meta, OutboxEntry, PendingCall, Promise, Prune, Span, ThreadKind};
 pub use runs::{Cursor, EVENTS_LIFE_MS, RUN_LIFE_MS, RunChange, RunEvents, RunRow, RunState, RunStore};
 
 /// Item text above this is kept in body rows, and the item row refers to it.

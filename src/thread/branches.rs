@@ -70,7 +70,7 @@ pub async fn store_snapshot<S: ConversationStore + ?Sized>(
 impl HistoryManager {
     /// Begins as a snapshot says, with the next commit; its items are not in hand until the thread is loaded again.
     pub fn restore(&mut self, snapshot: Snapshot, import: &Import) {
-        self.history.restore(import.log.clone(), import.items, snapshot.next_turn, snapshot.prune);
+        self.history.restore(import.log.clone(), import.items, &snapshot);
         self.meta.usage = snapshot.usage;
         self.meta.extra = snapshot.extra;
     }

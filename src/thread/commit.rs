@@ -85,6 +85,7 @@ impl HistoryManager {
         let last_chunk = !plan.more;
         let mut meta = self.meta.clone();
         meta.prune = self.history.prune();
+        meta.images_out.clone_from(self.history.images_out());
         meta.epoch = plan.epoch;
         meta.base.clone_from(&plan.base);
         meta.head = plan.head;

@@ -452,6 +452,28 @@ impl HistoryManager {
         self.history.render_history(options)
     }
 
+    /// The same, after old images have given way where it would be too large or hold more than `most_images`. The next
+    /// commit makes that durable.
+    pub fn render_with_room(
+        &mut self,
+        options: &RenderOptions,
+        most_images: Option<usize>,
+    ) -> Result<Rendered, RenderError> {
+        let rendered = self.history.render_history(options)?;
+        if !self.history.make_room_for_images(&rendered.request, most_images) {
+            return Ok(rendered);
+        }
+        // What the provider counted is another view.
+        self.meta.usage = None;
+        tracing::info!(thread = %self.history.thread(), images_out = ?self.history.images_out(), "images give way");
+        self.history.render_history(options)
+    }
+
+    /// The provider's count of the last response is not of this view.
+    pub fn forget_usage(&mut self) {
+        self.meta.usage = None;
+    }
+
     /// Committed history and drafts followed by the response being streamed.
     pub fn current_turn_view(&self, model: &str) -> Vec<ItemBody> {
         self.history.current_turn_view(model)

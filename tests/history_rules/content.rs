@@ -186,3 +186,80 @@ fn the_current_turn_view_is_the_history_followed_by_what_streams() {
     assert!(view[2].contains(r#""text":"two""#), "unvalidated inputs are in it: {}", view[2]);
     assert!(view[3].contains(r#""text":"two""#), "pieces of text are one: {}", view[3]);
 }
+
+#[test]
+fn items_reasoning_siblings_keep_their_order_whatever_each_of_them_holds() {
+    let block = |text: &str, signature: Option<&str>, provider: Option<&str>| {
+        ItemBody::Reasoning(ReasoningItem {
+            model: "m".into(),
+            text: text.into(),
+            signature: signature.map(str::to_owned),
+            provider: provider.map(|block| dormouse::message::RawJson::parse(block).unwrap()),
+        })
+    };
+    let sealed = r#"{"type":"redacted_thinking","data":"YWJj"}"#;
+    let thread = Thread::with_rows(vec![
+        stored_user("go"),
+        block("both", Some("s1"), None),
+        block("", Some("encrypted only"), None),
+        block("", None, Some(sealed)),
+        block("both again", Some("s2"), None),
+        stored_answer("ok"),
+        stored_user("and?"),
+    ]);
+    let RequestMessage::Assistant(said) = &thread.rendered().request.messages[1] else { panic!("no answer") };
+    let seen: Vec<(&str, Option<&str>)> = said
+        .reasoning
+        .iter()
+        .map(|reasoning| (reasoning.text.as_str(), reasoning.signature.as_deref()))
+        .collect();
+    assert_eq!(
+        seen,
+        [("both", Some("s1")), ("", Some("encrypted only")), ("", None), ("both again", Some("s2"))]
+    );
+    assert_eq!(said.reasoning[2].provider.as_ref().unwrap().get(), sealed, "byte for byte");
+    // One that is text only proves nothing: it takes the rest of its turn with it.
+    let thread = Thread::with_rows(vec![
+        stored_user("go"),
+        block("both", Some("s1"), None),
+        block("text only", None, None),
+        stored_answer("ok"),
+        stored_user("and?"),
+    ]);
+    assert_eq!(thread.request(), ["U go", "A ok", "U and?"]);
+}
+
+#[test]
+fn items_a_call_that_the_provider_ran_keeps_its_place_over_many_turns() {
+    let searched = |query: &str| {
+        ItemBody::BackendToolCall(dormouse::message::BackendToolCallItem {
+            tool_type: "web_search".into(),
+            provider: dormouse::message::RawJson::parse(r#"{"type":"web_search_call"}"#).unwrap(),
+            summary: format!("[searched the web for {query}]"),
+        })
+    };
+    let thread = Thread::with_rows(vec![
+        stored_user("one"),
+        searched("a"),
+        stored_answer("first"),
+        stored_user("two"),
+        stored_answer("before"),
+        searched("b"),
+        stored_call("c", "{}"),
+        stored_result("c", "1"),
+        searched("c"),
+        stored_user("three"),
+    ]);
+    assert_eq!(
+        thread.request(),
+        [
+            "U one",
+            "A [searched the web for a] | first",
+            "U two",
+            "A before | [searched the web for b][f]",
+            "R f=1",
+            "A [searched the web for c]",
+            "U three"
+        ]
+    );
+}

@@ -184,3 +184,33 @@ fn rows_of_unknown_kind_survive_and_are_not_sent() {
     assert_eq!(&*thread.rows.items[1].raw, raw, "byte for byte");
     assert_eq!(thread.history.committed()[1].raw, thread.rows.items[1].raw);
 }
+
+#[test]
+fn repair_a_clean_thread_and_a_damaged_one_are_projected_without_a_write_and_the_same_twice() {
+    for rows in [
+        vec![stored_user("no calls"), stored_answer("ok"), stored_user("and?")],
+        vec![stored_user("go"), stored_call("a", "{}"), stored_result("a", "1")],
+        vec![stored_user("go"), stored_call("lost", "{}"), stored_user("hi")],
+    ] {
+        let thread = Thread::with_rows(rows);
+        let first = thread.request();
+        assert!(!thread.history.has_unsynced() && !thread.history.has_unvalidated());
+        assert!(thread.history.plan().is_empty());
+        assert_eq!(thread.request(), first);
+    }
+}
+
+#[test]
+fn repair_a_result_far_from_its_call_is_read_next_to_it() {
+    let far = |between: Vec<ItemBody>| {
+        let rows = vec![stored_user("go"), stored_call("a", "{}")];
+        Thread::with_rows(rows.into_iter().chain(between).chain([stored_result("a", "1")]).collect())
+            .request()
+    };
+    assert_eq!(far(vec![stored_user("hi")]), ["U go", "A [f]", "R f=1", "U hi"]);
+    assert_eq!(far(vec![stored_answer("so")])[..3], ["U go", "A [f]", "R f=1"]);
+    assert_eq!(
+        far(vec![stored_user("hi"), stored_answer("so"), stored_user("later")]),
+        ["U go", "A [f]", "R f=1", "U hi", "A so", "U later"]
+    );
+}

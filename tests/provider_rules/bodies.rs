@@ -22,10 +22,14 @@ pub fn good(dialect: &str) -> Value {
     let schema = json!({ "type": "object", "properties": { "q": {} } });
     match dialect {
         "anthropic" => json!({
-            "model": "m", "max_tokens": 9, "system": "s", "stream": true,
-            "tools": [{ "name": "f", "description": "d", "input_schema": schema }, { "name": "g", "input_schema": schema }],
+            "model": "m", "max_tokens": 9, "stream": true,
+            "system": [{ "type": "text", "text": "s", "cache_control": { "type": "ephemeral" } }],
+            "tools": [
+                { "name": "f", "description": "d", "input_schema": schema },
+                { "name": "g", "input_schema": schema, "cache_control": { "type": "ephemeral", "ttl": "1h" } },
+            ],
             "messages": [
-                { "role": "user", "content": "hi" },
+                { "role": "user", "content": [{ "type": "text", "text": "hi", "cache_control": { "type": "ephemeral" } }] },
                 { "role": "assistant", "content": [
                     { "type": "thinking", "thinking": "", "signature": "s" },
                     { "type": "redacted_thinking", "data": "d" },
@@ -37,7 +41,8 @@ pub fn good(dialect: &str) -> Value {
                 { "role": "user", "content": [
                     { "type": "tool_result", "tool_use_id": "a", "content": [{ "type": "text", "text": "1" }], "is_error": true },
                     { "type": "image", "source": { "type": "base64", "media_type": "image/png", "data": PNG } },
-                    { "type": "image", "source": { "type": "url", "url": "https://x/y" } },
+                    { "type": "image", "source": { "type": "url", "url": "https://x/y" },
+                      "cache_control": { "type": "ephemeral" } },
                 ] },
             ],
         }),
@@ -142,6 +147,13 @@ pub fn bad(dialect: &str) -> Vec<(&'static str, Value)> {
             ("/max_tokens", json!(null)),
             ("/surprise", json!(1)),
             ("/system", json!(" \u{1c}")),
+            ("/tools/0/cache_control", json!({ "type": "ephemeral" })),
+            ("/system/0/cache_control/type", json!("persistent")),
+            ("/system/0/cache_control/ttl", json!("1d")),
+            (
+                "/messages/1/content/0",
+                json!({ "type": "thinking", "thinking": "", "signature": "s", "cache_control": { "type": "ephemeral" } }),
+            ),
             ("/tools", json!(null)),
             ("/tools", json!([])),
             ("/tools/1/name", json!("f")),

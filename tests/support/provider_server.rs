@@ -38,6 +38,8 @@ pub struct Received {
     pub path: String,
     pub authorization: String,
     pub body: Value,
+    /// The body as it came.
+    pub text: String,
 }
 
 #[derive(Clone)]
@@ -62,6 +64,11 @@ impl Server {
         Self { url, state }
     }
 
+    /// Answers one request more.
+    pub fn then(&self, reply: Reply) {
+        self.state.lock().unwrap().replies.push_back(reply);
+    }
+
     pub fn received(&self) -> Vec<Received> {
         self.state.lock().unwrap().received.clone()
     }
@@ -78,6 +85,7 @@ async fn answer(State(state): State<Arc<Mutex<Script>>>, request: Request) -> Re
             path: head.uri.to_string(),
             authorization: authorization.unwrap_or_default(),
             body: serde_json::from_slice(&body).unwrap(),
+            text: String::from_utf8(body.to_vec()).unwrap(),
         });
         script.replies.pop_front().expect("more requests than replies")
     };
@@ -105,4 +113,34 @@ async fn answer(State(state): State<Arc<Mutex<Script>>>, request: Request) -> Re
         }
     };
     Response::builder().header("content-type", "text/event-stream").body(body).unwrap()
+}
+
+/// A frame of AWS's event stream, as Bedrock sends them.
+pub fn event_stream(event: &str, payload: &Value) -> Vec<u8> {
+    fn crc32(bytes: &[u8]) -> [u8; 4] {
+        let mut crc = u32::MAX;
+        for byte in bytes {
+            crc ^= u32::from(*byte);
+            for _ in 0..8 {
+                crc = if crc & 1 == 1 { (crc >> 1) ^ 0xEDB8_8320 } else { crc >> 1 };
+            }
+        }
+        (!crc).to_be_bytes()
+    }
+    let mut headers = Vec::new();
+    for (name, value) in [(":event-type", event), (":message-type", "event")] {
+        headers.push(name.len() as u8);
+        headers.extend(name.as_bytes());
+        headers.push(7);
+        headers.extend((value.len() as u16).to_be_bytes());
+        headers.extend(value.as_bytes());
+    }
+    let payload = payload.to_string();
+    let mut frame = ((16 + headers.len() + payload.len()) as u32).to_be_bytes().to_vec();
+    frame.extend((headers.len() as u32).to_be_bytes());
+    frame.extend(crc32(&frame));
+    frame.extend(headers);
+    frame.extend(payload.as_bytes());
+    frame.extend(crc32(&frame));
+    frame
 }

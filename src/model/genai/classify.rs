@@ -62,6 +62,26 @@ impl Classifier {
         self.error(ErrorClass::Transient, &format!("ended the response with {}", code(reason)))
     }
 
+    /// A failure once the request was on its way. What genai 0.7.2 cannot read there, such as the blocks of a tool that
+    /// Anthropic runs itself, is no fault of the request.
+    pub fn classify_response(&self, error: &GenaiError, failure: Option<&Value>) -> ModelError {
+        fn is_unreadable(error: &GenaiError) -> bool {
+            match error {
+                GenaiError::JsonValueExt(_) | GenaiError::SerdeJson(_) => true,
+                GenaiError::WebStream { error, .. } => {
+                    error.downcast_ref::<GenaiError>().is_some_and(is_unreadable)
+                }
+                _ => false,
+            }
+        }
+        match failure {
+            None if is_unreadable(error) => {
+                self.error(ErrorClass::Transient, "sent a response that cannot be read")
+            }
+            Some(_) | None => self.classify(error, failure),
+        }
+    }
+
     /// `failure` is the provider's error object, where genai passes on only a part of it.
     pub fn classify(&self, error: &GenaiError, failure: Option<&Value>) -> ModelError {
         if let Some(failure) = failure {

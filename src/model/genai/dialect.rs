@@ -43,6 +43,17 @@ impl Dialect {
     }
 }
 
+impl Dialect {
+    /// Images that one request may hold. Bedrock takes 20; Anthropic takes more, but beyond 20 none that has more than
+    /// 2,000 pixels a side. The others are bounded by the bytes of a request alone.
+    pub fn max_images(self) -> Option<usize> {
+        match self {
+            Self::Anthropic | Self::Bedrock => Some(20),
+            Self::Chat | Self::Responses | Self::Gemini => None,
+        }
+    }
+}
+
 /// A provider as genai knows it.
 pub(super) struct Provider {
     pub kind: AdapterKind,

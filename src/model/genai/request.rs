@@ -5,8 +5,8 @@
 //! notes where a part cannot be carried.
 
 use ::genai::chat::{
-    Binary, ChatMessage, ChatRequest, ContentPart as GenaiPart, CustomPart, MessageContent, Tool, ToolCall,
-    ToolName, ToolResponse,
+    Binary, CacheControl, ChatMessage, ChatRequest, ContentPart as GenaiPart, CustomPart, MessageContent,
+    Tool, ToolCall, ToolName, ToolResponse,
 };
 use serde_json::{Value, json};
 
@@ -108,12 +108,34 @@ pub(super) fn translate(
             }
         }
     }
-    ToolsOnly(ChatRequest {
+    let mut chat = ChatRequest {
         system: system(request),
         messages: out,
         tools: tools(dialect, request, names),
         ..ChatRequest::default()
-    })
+    };
+    if dialect == Dialect::Anthropic {
+        mark_stable_prefix(&mut chat);
+    }
+    ToolsOnly(chat)
+}
+
+/// Anthropic reads a prompt from its cache up to a mark, of which a request may have four: behind the tools, behind the
+/// system entry, behind the message that the request before this one ended on, and behind the last one, which the next
+/// request will begin with. The other providers find a stable prefix by themselves, but for Bedrock, whose `cachePoint`
+/// genai 0.7.2 has no room for.
+fn mark_stable_prefix(chat: &mut ChatRequest) {
+    if let Some(tool) = chat.tools.as_mut().and_then(|tools| tools.last_mut()) {
+        tool.cache_control = Some(CacheControl::Ephemeral);
+    }
+    let of_user = |message: &&mut ChatMessage| message.role == ::genai::chat::ChatRole::User;
+    for message in chat.messages.iter_mut().rev().filter(of_user).take(2) {
+        message.options = Some(CacheControl::Ephemeral.into());
+    }
+    // Only a message among the others can carry the mark; genai makes the system entry of it.
+    if let Some(system) = chat.system.take() {
+        chat.messages.insert(0, ChatMessage::system(system).with_options(CacheControl::Ephemeral));
+    }
 }
 
 struct Builder<'a> {

@@ -13,7 +13,7 @@ use aws_sdk_dynamodb::types::AttributeValue;
 use super::codec::{Row, flag, n, number, s, text};
 use super::keys::{self, LPK, LSK, List, META};
 use crate::message::{CallId, Epoch, ItemId, MessageId, RawJson, Seq, ThreadId};
-use crate::store::{Extra, Meta, Prune, StoreError, ThreadKind};
+use crate::store::{Extra, ImagesOut, Meta, Prune, StoreError, ThreadKind};
 
 /// The current log's epoch.
 pub(super) const LOG: &str = "log";
@@ -36,6 +36,7 @@ const AGENT: &str = "agent";
 const CREATED_AT: &str = "created_at";
 const BASE: &str = "base";
 const PRUNE: &str = "prune";
+const IMAGES_OUT: &str = "images_out";
 const NEXT_TURN: &str = "next_turn";
 const TURN_ID: &str = "turn_id";
 const PENDING: &str = "pending";
@@ -87,6 +88,7 @@ pub(super) fn owned(meta: &Meta) -> Vec<Assignment> {
         (REDELIVERED, set(&meta.redelivered)),
         (SELF_CAUSED, Some(n(meta.self_caused))),
         (PRUNE, (meta.prune != Prune::default()).then(|| json(&meta.prune))),
+        (IMAGES_OUT, (meta.images_out != ImagesOut::default()).then(|| json(&meta.images_out))),
         (USAGE, meta.usage.as_ref().map(json)),
         (RUN, meta.run.as_deref().map(s)),
         (METADATA, meta.metadata.as_ref().map(|metadata| s(metadata.get()))),
@@ -178,6 +180,12 @@ pub(super) fn read(row: &Row) -> Result<Meta, StoreError> {
             None => Prune::default(),
         },
         run: text(row, RUN).map(str::to_owned),
+        images_out: match text(row, IMAGES_OUT) {
+            Some(images) => {
+                serde_json::from_str(images).map_err(|_| corrupt(IMAGES_OUT, "does not parse"))?
+            }
+            None => ImagesOut::default(),
+        },
         // Neither decides anything: what cannot be read is as good as absent.
         usage: text(row, USAGE).and_then(|usage| serde_json::from_str(usage).ok()),
         metadata: metadata(row),

@@ -82,10 +82,14 @@ pub fn text() -> impl Strategy<Value = String> {
 /// As a tool may send them: some that providers take, some that none does.
 fn image() -> impl Strategy<Value = ContentPart> {
     const BASE64: &[&str] = &[
+        "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK+kcQAAAABJRU5ErkJggg==",
+        "/9j/4AAQSkZJRgABAQAAAQABAAD/wAALCAABAAEBAREA/9k=",
+        "R0lGODlhAQABAIAAAAAAAP///yH5BAEAAAAALAAAAAABAAEAAAIBRAA7",
+        "UklGRiIAAABXRUJQVlA4IBYAAAAwAQCdASoBAAEADsD+JaQAA3AAAAAA",
+        // Their headers are cut, or say that there is nothing in them.
         "iVBORw0KGgo=",
         "/9j/4AAQSkZJRgAB",
-        "R0lGODlhAQABAIAAAAAA",
-        "UklGRiQAAABXRUJQVlA4",
+        "iVBORw0KGgoAAAANSUhEUgAAAAAAAAABCAAAAAA=",
         "AA==",
         "",
         "iVBORw0KGgo",

@@ -22,7 +22,11 @@ const BODY: [&str; 11] = [
     "output_config",
 ];
 
+/// "A maximum of 4 blocks with cache_control may be provided."
+const MAX_CACHE_MARKS: usize = 4;
+
 pub fn judge(body: &Value) -> Verdict {
+    let body = &without_cache_marks(body)?;
     members(body, &BODY, "body")?;
     text(&body["model"], "model")?;
     ensure(body["max_tokens"].as_u64().is_some_and(|most| most > 0), || "no max_tokens".to_owned())?;
@@ -60,6 +64,35 @@ pub fn judge(body: &Value) -> Verdict {
     // "This model does not support assistant message prefill. The conversation must end with a user message."
     ensure(messages[messages.len() - 1].0 == "user", || "the last message is not user-role".to_owned())?;
     ensure(!uses_tools || body.get("tools").is_some(), || "tool blocks without tools".to_owned())
+}
+
+/// Judges the marks of prompt caching, and takes them away: they may stand on tools, on blocks of the system entry and on
+/// blocks of messages, but "thinking blocks cannot be directly cached with cache_control", nor blank text.
+fn without_cache_marks(body: &Value) -> Result<Value, String> {
+    let mut body = body.clone();
+    let blocks = |member: &str| -> Vec<String> {
+        let count = body[member].as_array().map_or(0, Vec::len);
+        (0..count).map(|at| format!("/{member}/{at}")).collect()
+    };
+    let mut places = [blocks("tools"), blocks("system")].concat();
+    for message in blocks("messages") {
+        let count =
+            body.pointer(&message).and_then(|message| message["content"].as_array()).map_or(0, Vec::len);
+        places.extend((0..count).map(|at| format!("{message}/content/{at}")));
+    }
+    let mut marks = 0;
+    for place in places {
+        let Some(block) = body.pointer_mut(&place).and_then(Value::as_object_mut) else { continue };
+        let Some(mark) = block.remove("cache_control") else { continue };
+        members(&mark, &["type", "ttl"], "cache_control")?;
+        ensure(mark["type"] == "ephemeral", || format!("cache_control of type {}", mark["type"]))?;
+        ensure(matches!(mark["ttl"].as_str().unwrap_or("5m"), "5m" | "1h"), || "ttl".to_owned())?;
+        let kind = block.get("type").and_then(Value::as_str).unwrap_or_default();
+        ensure(!kind.ends_with("thinking"), || format!("{place}: cache_control on {kind}"))?;
+        marks += 1;
+    }
+    ensure(marks <= MAX_CACHE_MARKS, || format!("{marks} blocks with cache_control"))?;
+    Ok(body)
 }
 
 /// "Consecutive user or assistant turns in your request will be combined into a single turn."
