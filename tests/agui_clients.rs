@@ -129,7 +129,7 @@ async fn copilot_kit() {
 }
 
 /// What a page's fetch gets, as it stands on the wire.
-async fn post(url: &str, body: &Value) -> String {
+async fn stream_of(url: &str, body: &Value) -> String {
     let answer = reqwest::Client::new().post(url).json(body).send().await.unwrap();
     assert_eq!(answer.headers()["content-type"], "text/event-stream");
     assert_eq!(answer.headers()["cache-control"], "no-cache");
@@ -170,31 +170,31 @@ async fn recorded_streams_pass_every_published_verifier() {
         ("guarded", r#"call srv_guarded {"k":2}"#),
         ("error", "fail boom"),
     ] {
-        let body = keep(name, post(&run, &input(name, "run", prompt)).await);
+        let body = keep(name, stream_of(&run, &input(name, "run", prompt)).await);
         if name == "batch" {
             let finished = body.find("RUN_FINISHED").unwrap();
             assert!(body.find("TOOL_CALL_RESULT").is_some_and(|result| result < finished), "{body}");
         }
     }
-    let replayed = keep("replay", post(&run, &input("text", "run", "say something else")).await);
+    let replayed = keep("replay", stream_of(&run, &input("text", "run", "say something else")).await);
     assert_eq!(
         replayed,
         std::fs::read_to_string(home.path("text.sse")).unwrap(),
         "a known run is shown again"
     );
     // Refusals about the thread are streams too.
-    keep("pending", post(&run, &input("guarded", "again", "say x")).await);
-    keep("connect", post(&format!("{base}/agent/default/connect"), &input("batch", "c", "")).await);
+    keep("pending", stream_of(&run, &input("guarded", "again", "say x")).await);
+    keep("connect", stream_of(&format!("{base}/agent/default/connect"), &input("batch", "c", "")).await);
     // A run that is under way is followed by a second client, and ended by a third.
     let slow = input("slow", "run", "slow 200 word");
     let (first, second) = (
         tokio::spawn({
             let (run, slow) = (run.clone(), slow.clone());
-            async move { post(&run, &slow).await }
+            async move { stream_of(&run, &slow).await }
         }),
         async {
             tokio::time::sleep(Duration::from_secs(2)).await;
-            post(&run, &slow).await
+            stream_of(&run, &slow).await
         },
     );
     let stop = async {

@@ -146,7 +146,13 @@ fn open_calls<'a>(items: &'a [Placed<'a>]) -> BTreeMap<&'a str, usize> {
             ItemBody::Interrupt(interrupt) => {
                 open.remove(interrupt.call_id.as_str());
             }
-            _ => {}
+            ItemBody::System(_)
+            | ItemBody::User(_)
+            | ItemBody::Assistant(_)
+            | ItemBody::BackendToolCall(_)
+            | ItemBody::Reasoning(_)
+            | ItemBody::Event(_)
+            | ItemBody::Unknown { .. } => {}
         }
     }
     open

@@ -112,7 +112,14 @@ pub fn messages(items: &[Placed<'_>]) -> Vec<Message> {
         let (call, text, failed) = match &placed.item.body {
             ItemBody::ToolResult(result) => (&result.call_id, result_text(&result.parts), is_failure(result)),
             ItemBody::Interrupt(interrupt) => (&interrupt.call_id, INTERRUPTED.to_owned(), true),
-            _ => continue,
+            ItemBody::System(_)
+            | ItemBody::User(_)
+            | ItemBody::Assistant(_)
+            | ItemBody::ToolCall(_)
+            | ItemBody::BackendToolCall(_)
+            | ItemBody::Reasoning(_)
+            | ItemBody::Event(_)
+            | ItemBody::Unknown { .. } => continue,
         };
         // The first one counts.
         results.entry(call).or_insert((text, failed));
@@ -161,7 +168,14 @@ fn response(
             ItemBody::Reasoning(item) if !item.text.is_empty() => reasoning.push(item.text.as_str()),
             ItemBody::Assistant(item) => text.push(item.text.as_str()),
             ItemBody::ToolCall(call) => calls.push(call),
-            _ => {}
+            ItemBody::System(_)
+            | ItemBody::User(_)
+            | ItemBody::ToolResult(_)
+            | ItemBody::BackendToolCall(_)
+            | ItemBody::Reasoning(_)
+            | ItemBody::Interrupt(_)
+            | ItemBody::Event(_)
+            | ItemBody::Unknown { .. } => {}
         }
     }
     if !reasoning.is_empty() {

@@ -10,9 +10,11 @@
 mod tail;
 mod views;
 
+use std::time::Duration;
+
 use axum::body::Body;
 use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, State};
+use axum::extract::{Extension, Path, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
@@ -28,6 +30,16 @@ use crate::slice::{Clock, SystemClock};
 use crate::store::{Meta, RunChange, RunRow, RunState, RunStore};
 
 pub(super) use views::messages;
+
+/// How long a stream lasts at most, where whatever serves the router gives it less than [`tail`] would take: behind an HTTP
+/// API the whole of it is one buffered body. The run goes on; posting it again shows the rest.
+#[derive(Clone, Copy, Debug)]
+pub struct StreamTime(pub Duration);
+
+impl StreamTime {
+    /// Behind an HTTP API: below its 30 seconds, with some for the way.
+    pub const BUFFERED: Self = Self(Duration::from_secs(25));
+}
 
 /// SQS's bound on a message group.
 const MAX_GROUP_CHARS: usize = 128;
@@ -86,6 +98,7 @@ async fn input(headers: &HeaderMap, body: Body) -> Result<RunInput, ApiError> {
 /// `POST /agui/agent/{agent}/run`
 pub(super) async fn run(
     State(deps): State<HttpDeps>,
+    time: Option<Extension<StreamTime>>,
     caller: Result<Caller, ApiError>,
     name: Result<Path<String>, PathRejection>,
     headers: HeaderMap,
@@ -95,13 +108,19 @@ pub(super) async fn run(
         let (caller, name) = (caller?, path(name)?);
         agent(&deps, &name)?;
         let input = input(&headers, body).await?;
-        begin(deps, &caller, &name, input).await
+        begin(deps, &caller, &name, input, time).await
     };
     answer(begun.await)
 }
 
 /// Queues a run that is not known, and follows it either way.
-async fn begin(deps: HttpDeps, caller: &Caller, agent: &str, input: RunInput) -> Result<Response, ApiError> {
+async fn begin(
+    deps: HttpDeps,
+    caller: &Caller,
+    agent: &str,
+    input: RunInput,
+    time: Option<Extension<StreamTime>>,
+) -> Result<Response, ApiError> {
     let thread = thread_of(&input.thread_id);
     let known = known(&deps, caller, &thread).await?;
     if known.as_ref().is_some_and(|meta| meta.closed) {
@@ -137,7 +156,7 @@ async fn begin(deps: HttpDeps, caller: &Caller, agent: &str, input: RunInput) ->
         tracing::info!(%thread, %dedup, "run queued");
     }
     let tail = tail::Tail::new(deps.callback.store.clone(), thread, input.thread_id, input.run_id);
-    Ok(stream(tail.events()))
+    Ok(stream(tail.within(time.map(|Extension(time)| time)).events()))
 }
 
 fn quoted(text: &str) -> Result<RawJson, ApiError> {
@@ -157,6 +176,7 @@ fn stream(frames: impl futures::Stream<Item = String> + Send + 'static) -> Respo
 /// `POST /agui/agent/{agent}/connect`
 pub(super) async fn connect(
     State(deps): State<HttpDeps>,
+    time: Option<Extension<StreamTime>>,
     caller: Result<Caller, ApiError>,
     name: Result<Path<String>, PathRejection>,
     headers: HeaderMap,
@@ -180,7 +200,7 @@ pub(super) async fn connect(
             runs(&deps)?.change_run(&thread, run, &attach, now_ms).await?;
         }
         let tail = tail::Tail::new(deps.callback.store.clone(), thread, input.thread_id, input.run_id);
-        Ok(stream(tail.connected(active)))
+        Ok(stream(tail.within(time.map(|Extension(time)| time)).connected(active)))
     };
     answer(connected.await)
 }
@@ -201,15 +221,14 @@ pub(super) async fn stop(
         // An empty body and one that says nothing name whatever runs.
         let asked = serde_json::from_slice::<Value>(&bytes).ok();
         let asked = asked.as_ref().and_then(|body| body.get("runId")).and_then(Value::as_str);
-        let active = match deps.callback.store.meta(&thread).await? {
-            Some(meta) if caller.may(&*deps.callback.store, &meta).await? => meta.run,
-            Some(_) | None => None,
-        };
         let now_ms = SystemClock.now_ms();
-        // A run is not in META before its first commit.
-        let run = match (asked, active) {
-            (Some(asked), _) => Some(asked.to_owned()),
-            (None, active) => active,
+        let run = match deps.callback.store.meta(&thread).await? {
+            Some(meta) if caller.may(&*deps.callback.store, &meta).await? => {
+                asked.map(str::to_owned).or(meta.run)
+            }
+            // Before its first commit nobody can tell whose it is.
+            None if caller == Caller::Operator => asked.map(str::to_owned),
+            Some(_) | None => None,
         };
         let stopped = match run {
             Some(run) => end(runs(&deps)?, &thread, &run, now_ms).await?,

@@ -41,6 +41,7 @@ use crate::queue::QueueError;
 use crate::rap::callback::CallbackDeps;
 use crate::store::StoreError;
 
+pub use agui::StreamTime;
 pub use auth::Access;
 pub use calls::{resent_by_hand, settled_by_hand, unsendable, waiting_since};
 pub use operations::{Preview, preview};

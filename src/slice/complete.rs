@@ -399,7 +399,15 @@ pub(super) async fn drive(
                         DisplayEvent::Text(delta) => live.text(delta),
                         DisplayEvent::Reasoning(delta) => live.reasoning(delta),
                         DisplayEvent::Discarded { .. } => live.discard(),
-                        _ => {}
+                        DisplayEvent::Asking { .. }
+                        | DisplayEvent::Call { .. }
+                        | DisplayEvent::Result { .. }
+                        | DisplayEvent::Consent { .. }
+                        | DisplayEvent::Choice { .. }
+                        | DisplayEvent::Notice(_)
+                        | DisplayEvent::Done
+                        | DisplayEvent::Sleeping { .. }
+                        | DisplayEvent::Retrying { .. } => {}
                     }
                 }
             }

@@ -149,7 +149,14 @@ impl Live {
                 }
                 ItemBody::ToolResult(result) => self.result(&result.call_id, result_text(&result.parts)),
                 ItemBody::Interrupt(interrupt) => self.result(&interrupt.call_id, INTERRUPTED.to_owned()),
-                _ => {}
+                ItemBody::ToolCall(_)
+                | ItemBody::System(_)
+                | ItemBody::User(_)
+                | ItemBody::Assistant(_)
+                | ItemBody::BackendToolCall(_)
+                | ItemBody::Reasoning(_)
+                | ItemBody::Event(_)
+                | ItemBody::Unknown { .. } => {}
             }
         }
     }

@@ -137,13 +137,14 @@ pub(super) async fn bury(
     execute_action(runtime, &Registry::default(), &mut manager, deadline).await
 }
 
-/// Ends the client's run that a message that is given up on was to begin, or the one that is under way.
+/// Ends the client's run that a message was to begin which is given up on.
 fn lose_run(manager: &mut HistoryManager, message: &InputMessage, text: &str) {
-    let end = runs::end_text(&End::failed(runs::WORKER_LOST, text));
-    manager.end_run(end.clone());
-    if let InputContent::Run(request) = &message.content {
-        manager.begin_run(&request.run);
-        manager.end_run(end);
+    let InputContent::Run(request) = &message.content else { return };
+    let before = manager.run().filter(|run| **run != request.run).map(str::to_owned);
+    manager.begin_run(&request.run);
+    manager.end_run(runs::end_text(&End::failed(runs::WORKER_LOST, text)));
+    if let Some(before) = before {
+        manager.begin_run(&before);
     }
 }
 
@@ -161,13 +162,14 @@ fn settle_lost(
 }
 
 fn is_user_text(message: &InputMessage) -> bool {
-    message.content.is_said() && message.synthetic.is_none()
+    (message.content.is_said() || matches!(message.content, InputContent::Run(_)))
+        && message.synthetic.is_none()
 }
 
 /// Takes an input that no delivery has processed.
 fn take(runtime: &Runtime, manager: &mut HistoryManager, message: &InputMessage, arrival: &Arrival) {
     match (&message.content, &message.synthetic) {
-        (content, None) if content.is_said() => {
+        (_, None) if is_user_text(message) => {
             let agent = message.agent().filter(|agent| runtime.agents.knows(agent));
             let agent = agent.unwrap_or_else(|| runtime.agents.default_agent().to_owned());
             manager.found(agent, message.user_id(), arrival.now_ms);

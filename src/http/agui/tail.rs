@@ -7,6 +7,7 @@ use std::time::Duration;
 use futures::Stream;
 use tokio::time::Instant;
 
+use super::StreamTime;
 use super::views::current;
 use crate::agui::emit::{self, End, Piece};
 use crate::agui::wire::{Event, Message};
@@ -38,6 +39,7 @@ pub(super) struct Tail {
     /// The client's own names.
     thread_name: String,
     run: String,
+    time: Duration,
 }
 
 /// What one look finds.
@@ -48,7 +50,12 @@ struct Look {
 
 impl Tail {
     pub(super) fn new(store: Arc<dyn Store>, thread: ThreadId, thread_name: String, run: String) -> Self {
-        Self { store, thread, thread_name, run }
+        Self { store, thread, thread_name, run, time: MAX_STREAM }
+    }
+
+    /// With less time, where there is.
+    pub(super) fn within(self, time: Option<StreamTime>) -> Self {
+        Self { time: time.map_or(self.time, |StreamTime(time)| time.min(MAX_STREAM)), ..self }
     }
 
     /// The run from its beginning to its end, as frames.
@@ -120,7 +127,7 @@ impl Tail {
                     Some(_) => {}
                     None => break End::failed("INTERNAL", "the run is not known any more"),
                 }
-                if began.elapsed() >= MAX_STREAM {
+                if began.elapsed() >= self.time {
                     break End::failed("STREAM_TIMEOUT", "the run goes on; post it again to see the rest");
                 }
                 pause = if is_new { FIRST_PAUSE } else { (pause * 2).min(LONGEST_PAUSE) };
