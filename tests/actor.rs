@@ -5,6 +5,10 @@
 #[cfg(feature = "local")]
 #[path = "support/ddb.rs"]
 mod ddb;
+#[cfg(feature = "local")]
+#[path = "support/provider_server.rs"]
+#[allow(dead_code, reason = "shared by several test binaries, each using a part")]
+mod provider_server;
 #[path = "support/resident.rs"]
 mod resident;
 #[path = "support/world.rs"]
@@ -21,5 +25,8 @@ mod reads;
 mod sameness;
 #[path = "actor/system.rs"]
 mod system;
+#[cfg(feature = "local")]
+#[path = "actor/wire.rs"]
+mod wire;
 #[path = "actor/writes.rs"]
 mod writes;

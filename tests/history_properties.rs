@@ -10,8 +10,8 @@ use std::collections::BTreeSet;
 use dormouse::history::render::{EVENT_TOOL, RenderError, RenderOptions, Rendered, render};
 use dormouse::history::request::{ModelRequest, RequestMessage};
 use dormouse::history::{Accepted, History};
-use dormouse::message::{CallId, ContentPart, Item, ItemBody, ItemFacts, MessageId, Seq};
-use dormouse::store::{Loaded, Meta, ParkedInput, PendingCall};
+use dormouse::message::{CallId, ContentPart, Epoch, Item, ItemBody, ItemFacts, MessageId, Seq};
+use dormouse::store::{ImagesOut, Loaded, Meta, ParkedInput, PendingCall, Span};
 use proptest::prelude::*;
 use support::damaged::{MODEL, history, id, is_blank, text};
 use support::provider_rules;
@@ -257,6 +257,46 @@ proptest! {
     fn i9_no_stored_text_makes_reading_or_rendering_panic(rows in prop::collection::vec(".{0,40}", 0..6)) {
         let items: Vec<ItemBody> = rows.iter().map(|row| ItemBody::parse(row)).collect();
         let _ = rendered(&items, &[], &options(false, None));
+    }
+
+    #[test]
+    fn i5_i9_whatever_an_overlay_of_images_says_the_request_is_valid_and_no_image_comes_back(
+        items in history(),
+        (before, nth) in prop_oneof![(0..12_u64, 0..4_u32), any::<(u64, u32)>()],
+        head in prop_oneof![4 => Just(None), 1 => any::<u64>().prop_map(Some)],
+        span in prop::option::of(any::<(u64, u64)>()),
+        most in 0..6_usize,
+        aside in any::<bool>(),
+    ) {
+        let item =
+            |(n, body): (usize, &ItemBody)| Item::fresh(Seq::FIRST.plus(n), body.clone(), ItemFacts::default());
+        let mut meta = Meta::new_root(thread(), "agent", None, 0);
+        meta.head = head.map_or(Seq::FIRST.plus(items.len()), Seq);
+        meta.base.extend(span.map(|(from, to)| {
+            Span { thread: thread(), epoch: Epoch(0), from: Seq(from), to: Seq(to) }
+        }));
+        meta.images_out = ImagesOut { before, nth, refused: vec!["x".into()] };
+        let items = items.iter().enumerate().map(item).collect();
+        let mut history = History::new(thread(), Loaded { meta: Some(meta), items, ..Loaded::default() });
+        if aside {
+            history.set_images_aside();
+        }
+        let Ok(first) = history.render_history(&options(true, None)) else { return Ok(()) };
+        let mut request = first.request.clone();
+        let mut rounds = 0;
+        // More than one only where results without a call, which no request shows, hold images.
+        while history.make_room_for_images(&request, Some(most)) {
+            rounds += 1;
+            prop_assert!(rounds < 100, "each round moves on");
+            request = history.render_history(&options(true, None)).unwrap().request;
+        }
+        if let Err(why) = provider_rules::judge(&request) {
+            prop_assert!(false, "{why}\n{:#?}", request.messages);
+        }
+        prop_assert!(request.images() <= most, "{} images, {most} fit", request.images());
+        prop_assert_eq!(rounds > 0, first.request.images() > most);
+        let out = history.images_out();
+        prop_assert!((out.before, out.nth) >= (before, nth), "only forward");
     }
 
     #[test]

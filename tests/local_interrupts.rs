@@ -7,9 +7,12 @@ mod stack;
 #[path = "support/world.rs"]
 mod world;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use dormouse::message::{DedupId, InputMessage, ThreadId};
+use dormouse::slice::{DisplayEvent, Observer};
 use serde_json::{Value, json};
 use stack::Stack;
 
@@ -21,13 +24,25 @@ async fn say(stack: &Stack, thread: &str, body: &Value) -> u16 {
     stack.http.post(url).json(body).send().await.unwrap().status().as_u16()
 }
 
+/// Counts what is shown of responses.
+#[derive(Default)]
+struct Pieces(AtomicUsize);
+
+impl Observer for Pieces {
+    fn on_event(&self, _thread: &ThreadId, event: &DisplayEvent) {
+        if matches!(event, DisplayEvent::Text(_)) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
 /// The thread is asked something long, and the model has begun.
 async fn begun(thread: &str) -> Stack {
-    let stack = Stack::start(stack::config(&[])).await;
+    let pieces = Arc::new(Pieces::default());
+    let stack = Stack::start_watched(stack::config(&[]), pieces.clone()).await;
     let body = json!({"text": "slow 800 zzz", "dedup_id": "long"});
     assert_eq!(say(&stack, thread, &body).await, 202);
-    // It is no longer on the queue when it is in work; a moment later the words come.
-    tokio::time::sleep(Duration::from_secs(2)).await;
+    stack::found(|| (pieces.0.load(Ordering::Relaxed) >= 2).then_some(())).await;
     stack
 }
 

@@ -8,7 +8,7 @@
 //! While a slice runs, the mailbox is served: reads see what is committed and what is being streamed, and new user text ends
 //! the response at once.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::sync::Arc;
@@ -17,29 +17,22 @@ use std::time::Duration;
 use futures::FutureExt;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, timeout_at};
 
-use super::handle::{Command, Pushed, Read, ThreadHandle, WriteOutcome};
+use super::handle::{Command, Pushed, Read, ThreadHandle};
 use super::input::Sequence;
 use super::step::SLICE_TIME;
 use super::view::{Partial, Running, View};
-use super::{AgentEvent, AgentInput, AgentSystem, events};
-use crate::message::{DedupId, InputContent, ThreadId, Undeliverable};
-use crate::slice::records::{Failure, Record, backoff, process_next};
+use super::{AgentEvent, AgentSystem, events};
+use crate::message::ThreadId;
+use crate::slice::records::{Failure, Record, process_next};
 use crate::slice::{Cancel, DisplayEvent, Runtime, Seat};
-use crate::store::{DeadLetter, StoreError};
 use crate::thread::{Change, Follower, HistoryManager, Known};
 
 /// Inputs that one slice takes: as many as a batch of the queue.
 const MAX_BATCH: usize = 10;
 /// Times that an input is given in before it is put aside as a dead letter: what a queue allows.
 const MAX_RECEIVES: u32 = 100;
-/// Looks at whether an input that failed is in the store after all.
-const OUTCOME_LOOKS: u32 = 3;
-/// Between two of them.
-const OUTCOME_PAUSE: Duration = Duration::from_millis(100);
-/// Why an input is a dead letter.
-const DIED: &str = "it failed too often";
 
 /// How an actor goes about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,7 +58,7 @@ impl Default for ActorOptions {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
     /// With what the thread's last slice may have left: what it owed is sent, perhaps once more, and what it had not
-    /// finished goes on.
+    /// finished goes on. (A worker that serves the thread at this very moment loses a race by it, and nothing else.)
     Resume,
     /// Whoever served the thread before has finished.
     Fresh,
@@ -76,8 +69,8 @@ pub(super) type OnIdle = Box<dyn Fn(&ThreadId) + Send + Sync>;
 
 /// The owner of one thread. See the module.
 pub struct ThreadActor {
-    runtime: Runtime,
-    thread: ThreadId,
+    pub(super) runtime: Runtime,
+    pub(super) thread: ThreadId,
     sequence: Arc<Sequence>,
     options: ActorOptions,
     on_idle: OnIdle,
@@ -87,25 +80,25 @@ pub struct ThreadActor {
     /// What the slice tells, in the order in which it happens.
     progress: mpsc::UnboundedReceiver<Progress>,
     follower: Arc<Tap>,
-    queue: VecDeque<Queued>,
+    pub(super) queue: VecDeque<Queued>,
     /// Inputs taken and inputs done since the start: a flush waits for the one to reach the other.
-    taken: u64,
-    done: u64,
-    flushes: Vec<(u64, oneshot::Sender<()>)>,
+    pub(super) taken: u64,
+    pub(super) done: u64,
+    pub(super) flushes: Vec<(u64, oneshot::Sender<()>)>,
     known: Option<Known>,
     partial: Partial,
     running: Running,
     /// Reads that wait until something is known.
     reads: Vec<Read>,
     /// What was left by whoever served the thread before is still to be looked at.
-    start: Start,
+    pub(super) start: Start,
     /// When the next slice may run: the last one has failed.
-    not_before: Option<Instant>,
+    pub(super) not_before: Option<Instant>,
 }
 
-struct Queued {
-    pushed: Pushed,
-    key: String,
+pub(super) struct Queued {
+    pub(super) pushed: Pushed,
+    pub(super) key: String,
 }
 
 enum Progress {
@@ -194,18 +187,21 @@ impl ThreadActor {
             tracing::warn!(thread = %self.thread, %error, "what the thread was left with is looked at later");
         }
         let mut idle_from = Instant::now();
+        // Its owner was told that there is nothing to do.
+        let mut rests = false;
         loop {
             // What has arrived already goes into one batch, and is no news that ends a response.
             while self.queue.len() < MAX_BATCH
                 && let Ok(command) = self.mailbox.try_recv()
             {
                 self.take(command).await;
+                (idle_from, rests) = (Instant::now(), false);
             }
             let now = Instant::now();
             let pause = self.not_before.filter(|&until| until > now);
             if !self.queue.is_empty() && pause.is_none() {
                 self.slice().await;
-                idle_from = Instant::now();
+                (idle_from, rests) = (Instant::now(), false);
                 continue;
             }
             if !self.open && self.queue.is_empty() {
@@ -215,8 +211,6 @@ impl ThreadActor {
                 tokio::time::sleep_until(pause.unwrap_or(now)).await;
                 continue;
             }
-            // Whoever is idle already only waits for the next command.
-            let rests = self.known.is_none() && self.queue.is_empty();
             let until = match pause {
                 Some(until) => Some(until),
                 None => (!rests).then(|| idle_from + self.options.idle_after),
@@ -228,11 +222,11 @@ impl ThreadActor {
             match command {
                 Some(Some(command)) => {
                     self.take(command).await;
-                    idle_from = Instant::now();
+                    (idle_from, rests) = (Instant::now(), false);
                 }
                 Some(None) => self.open = false,
                 None if self.queue.is_empty() => {
-                    self.known = None;
+                    (self.known, rests) = (None, true);
                     (self.on_idle)(&self.thread);
                 }
                 None => {}
@@ -308,7 +302,7 @@ impl ThreadActor {
         }
     }
 
-    fn answer_flushes(&mut self) {
+    pub(super) fn answer_flushes(&mut self) {
         let done = self.done;
         let (over, waiting) = self.flushes.drain(..).partition(|(upto, _)| *upto <= done);
         self.flushes = waiting;
@@ -413,117 +407,5 @@ impl ThreadActor {
         let batch = self.queue.iter().take(MAX_BATCH);
         let records = batch.map(|queued| queued.pushed.input.record(&self.thread, &queued.key));
         records.collect::<Result<_, _>>().map_err(|e| failure(e.to_string()))
-    }
-
-    /// Settles the first inputs of the queue: so many of `tried` are done, and why the rest is not.
-    async fn settle(&mut self, tried: usize, done: usize, failure: Option<Failure>) {
-        for queued in self.queue.drain(..done.min(self.queue.len())) {
-            self.done += 1;
-            if let Some(ack) = queued.pushed.ack {
-                let _ = ack.send(WriteOutcome::Committed);
-            }
-        }
-        if let Some(failure) = failure {
-            tracing::warn!(thread = %self.thread, reason = failure.reason, "inputs are tried again");
-            let tried = tried.saturating_sub(done).min(self.queue.len());
-            let mut failed: VecDeque<Queued> = self.queue.drain(..tried).collect();
-            for mut queued in std::mem::take(&mut failed) {
-                if self.keeps(&mut queued, &failure).await {
-                    queued.pushed.input.receives = queued.pushed.input.receives.saturating_add(1);
-                    failed.push_back(queued);
-                } else {
-                    self.done += 1;
-                }
-            }
-            let receives = failed.iter().map(|queued| queued.pushed.input.receives).max();
-            if let Some(receives) = receives {
-                let delay = backoff(receives.saturating_sub(1), failure.after);
-                self.not_before = Some(Instant::now() + delay);
-            }
-            failed.append(&mut self.queue);
-            self.queue = failed;
-        } else {
-            self.not_before = None;
-        }
-        self.answer_flushes();
-    }
-
-    /// Whether an input that has failed stays in the queue. One whose sender waits is answered, once the store has said
-    /// whether it is in, and is the sender's again if it is not.
-    async fn keeps(&mut self, queued: &mut Queued, failure: &Failure) -> bool {
-        let Some(ack) = queued.pushed.ack.take() else { return true };
-        let (outcome, keeps) = match self.is_in(&queued.pushed.input.id).await {
-            Ok(true) => (WriteOutcome::Committed, true),
-            Ok(false) => {
-                let (why, after) = (failure.reason.clone(), failure.after);
-                (WriteOutcome::NotCommitted { why, after }, false)
-            }
-            Err(e) => (WriteOutcome::Indeterminate { why: e.to_string() }, true),
-        };
-        let _ = ack.send(outcome);
-        keeps
-    }
-
-    async fn is_in(&mut self, id: &DedupId) -> Result<bool, StoreError> {
-        let mut look = 1;
-        loop {
-            match self.runtime.store.is_message_processed(&self.thread, id).await {
-                Err(e) if look >= OUTCOME_LOOKS || !e.is_transient() => return Err(e),
-                Err(_) => sleep(OUTCOME_PAUSE).await,
-                Ok(is_in) => return Ok(is_in),
-            }
-            look += 1;
-        }
-    }
-
-    /// Takes up what whoever served the thread before may have left, as if its messages came again: the thread's state
-    /// names them.
-    async fn resume(&mut self) -> Result<(), StoreError> {
-        if self.start == Start::Fresh {
-            return Ok(());
-        }
-        if let Some(meta) = self.runtime.store.meta(&self.thread).await? {
-            let owed = meta
-                .outbox
-                .iter()
-                .flat_map(|entry| entry.cause.iter().map(|cause| (entry.sequence.clone(), cause.clone())));
-            let open = meta.open.iter().map(|cause| (String::new(), cause.clone()));
-            let mut seen = BTreeSet::new();
-            let left: Vec<_> = owed.chain(open).filter(|(_, cause)| seen.insert(cause.clone())).collect();
-            for (key, cause) in left.into_iter().rev() {
-                // Of what is in the store only the ids count; a word that has no effect of its own carries them.
-                let input = AgentInput::content(InputContent::Release).with_id(cause.as_str()).again();
-                self.taken += 1;
-                self.queue.push_front(Queued { pushed: Pushed { input, ack: None, _place: None }, key });
-            }
-        }
-        self.start = Start::Fresh;
-        Ok(())
-    }
-
-    /// Puts the first input aside for an operator, and has its thread told.
-    async fn bury(&mut self) -> Result<(), StoreError> {
-        let Some(first) = self.queue.front_mut() else { return Ok(()) };
-        let input = &first.pushed.input;
-        let message_id = crate::message::MessageId::new(input.id.as_str());
-        let letter = DeadLetter {
-            thread: self.thread.clone(),
-            message_id: message_id.clone(),
-            reason: DIED.to_owned(),
-            body: input.body(&self.thread).unwrap_or_default(),
-            kept_at_ms: self.runtime.clock.now_ms(),
-        };
-        self.runtime.store.keep_dead_letter(&letter).await?;
-        tracing::error!(thread = %self.thread, message_id = %letter.message_id, "an input is kept as a dead letter");
-        if matches!(input.message.content, InputContent::Undeliverable(_)) {
-            // Whoever was to be told of a death has died of it.
-            self.queue.pop_front();
-            self.done += 1;
-            return Ok(());
-        }
-        let id = DedupId::derive("undeliverable", &[input.id.as_str()]);
-        let dead = InputContent::Undeliverable(Undeliverable { message_id });
-        first.pushed.input = AgentInput::content(dead).with_id(id.as_str());
-        Ok(())
     }
 }

@@ -43,7 +43,8 @@ pub enum WriteOutcome {
     /// It is done for good: its effect is in the store, or it is parked there, refused with a visible reason, or a known
     /// duplicate. (A slice of it that failed behind a commit of its own goes on by itself.)
     Committed,
-    /// Nothing of it is in the store, and the actor has let go of it. Pushing it again is a new attempt.
+    /// Nothing of it is in the store, and the actor has let go of it. Pushing it again is a new attempt. (Calls that a text
+    /// has interrupted stay interrupted.)
     NotCommitted {
         /// Why, fit for the user.
         why: String,
@@ -172,7 +173,7 @@ impl ThreadHandle {
     }
 
     /// Gives any input, waiting for a place in the queue, and says what became of it: not before the store has committed
-    /// it, which for a user's text is when the model has answered.
+    /// it, which for a user's text is when the model has answered, or was interrupted.
     ///
     /// # Errors
     /// The actor ended before it could say; pushed again under the same id it has effect once.

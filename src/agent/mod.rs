@@ -23,7 +23,8 @@
 //! | `events` | what it tells |
 //! | `input` | what it is told, and the queue inside the process |
 //! | `step` | one slice for one input |
-//! | `actor`, `handle`, `view` | the resident mode: one thread |
+//! | `actor`, `redelivery` | the resident mode: the owner of one thread, and what becomes of its inputs |
+//! | `handle`, `view` | how it is spoken to, and what is seen of it |
 //! | `resident` | the resident mode: all threads |
 //! | `tool` | tools from closures |
 
@@ -32,6 +33,7 @@ mod builder;
 mod events;
 mod handle;
 mod input;
+mod redelivery;
 mod resident;
 mod step;
 mod tool;
@@ -108,7 +110,7 @@ impl AgentSystem {
         Thread::new(self.clone(), ThreadId::new(id))
     }
 
-    /// Makes it resident, on the current tokio runtime, until [`Resident::stop`].
+    /// Makes it resident, on the current tokio runtime, until [`Resident::stop`]; then it may be started again.
     ///
     /// # Errors
     /// It is resident already.

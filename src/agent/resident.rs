@@ -138,8 +138,6 @@ impl Router {
                 },
             }
         };
-        // Whoever sends now is told that nobody takes it: its slice is not done, and goes on at the next start.
-        drop(inbox);
         let mut tasks = Vec::new();
         for (_, active) in std::mem::take(&mut self.active) {
             if let Some(handle) = active.handle.or_else(|| active.weak.upgrade()) {
@@ -154,6 +152,8 @@ impl Router {
             );
             stop.iter().for_each(tokio::task::AbortHandle::abort);
         }
+        // What was sent meanwhile waits for the next start, or to be settled.
+        *self.system.inner.inbox.lock().await = inbox;
     }
 
     /// Passes on what one thread has sent to another, or to itself.
@@ -166,15 +166,23 @@ impl Router {
     }
 
     fn open(&mut self, thread: ThreadId) -> Result<ThreadHandle, ResidentError> {
-        self.active.retain(|_, active| active.handle.is_some() || !active.task.is_finished());
+        self.forget_ended();
         if self.active.len() >= self.options.max_active && !self.active.contains_key(&thread) {
             return Err(ResidentError::Busy(self.options.max_active));
         }
         Ok(self.serve(thread))
     }
 
+    /// Actors that have ended are forgotten where there would be too many.
+    fn forget_ended(&mut self) {
+        if self.active.len() >= self.options.max_active {
+            self.active.retain(|_, active| active.handle.is_some() || !active.task.is_finished());
+        }
+    }
+
     /// The handle of a thread's actor, started if there is none.
     fn serve(&mut self, thread: ThreadId) -> ThreadHandle {
+        self.forget_ended();
         let before = match self.active.remove(&thread) {
             Some(mut active) => match active.handle.clone().or_else(|| active.weak.upgrade()) {
                 Some(handle) => {

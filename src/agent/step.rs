@@ -9,6 +9,7 @@ use futures::{StreamExt, TryStreamExt};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
+use super::redelivery::{keep_owed, left_behind};
 use super::{AgentEvent, AgentInput, AgentSystem, events};
 use crate::message::{CallId, ThreadId};
 use crate::slice::Seat;
@@ -48,7 +49,8 @@ impl Step {
     }
 }
 
-/// Why a step is not done. Nothing of it is lost: `step(input.again())` goes on from what is committed.
+/// Why a step is not done. `step(input.again())` goes on from what is committed; if anything else is given in instead,
+/// what was committed stands, and what it had promised is sent then.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{why}")]
 pub struct StepError {
@@ -84,6 +86,21 @@ impl Thread {
         Ok(Step { events, open_calls })
     }
 
+    /// Takes up what a process before this one may have left of the thread: what it owed is sent, perhaps once more, and what
+    /// it had not finished goes on. Worth a call before the first step in a process, on a store that lasts.
+    ///
+    /// # Errors
+    /// As [`step`](Self::step).
+    pub async fn resume(&self) -> Result<Vec<AgentEvent>, StepError> {
+        let left = left_behind(self.system.runtime(), &self.id).await;
+        let left = left.map_err(|e| StepError { why: e.to_string(), after: None })?;
+        let mut told = Vec::new();
+        for (_, input) in left {
+            told.extend(self.step(input).await?.events);
+        }
+        Ok(told)
+    }
+
     /// As [`step`](Self::step), with its events as they come. Nothing runs unless the stream is polled; dropping it ends
     /// the slice as a crash would.
     pub fn stream(&self, input: impl Into<AgentInput>) -> BoxStream<'static, Result<AgentEvent, StepError>> {
@@ -108,7 +125,10 @@ impl Thread {
             let mut seat = Seat { follower: Some(stood), ..Seat::new(cancel) };
             let deadline = Instant::now() + SLICE_TIME;
             match process_next(&runtime, &thread, &[record], deadline, &mut seat).await {
-                (_, Some(failure)) => Err(StepError { why: failure.reason, after: failure.after }),
+                (_, Some(failure)) => {
+                    keep_owed(&runtime, &thread, &input.id).await;
+                    Err(StepError { why: failure.reason, after: failure.after })
+                }
                 (_, None) => Ok(()),
             }
         };

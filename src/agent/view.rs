@@ -144,3 +144,29 @@ pub(super) fn text_of(body: &ItemBody) -> Option<String> {
         | ItemBody::Unknown { .. } => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_discarded_committed_or_asked_again_is_no_part_of_the_response() {
+        let mut partial = Partial::default();
+        let shown = |partial: &Partial| partial.turn.view(&partial.model).len();
+        let over: [fn(&mut Partial); 4] = [
+            |partial| partial.show(DisplayEvent::Discarded { why: "cut".into() }),
+            |partial| partial.show(DisplayEvent::Asking { model: "m".into() }),
+            |partial| partial.show(DisplayEvent::Retrying { why: "x".into() }),
+            Partial::end,
+        ];
+        for end in over {
+            partial.show(DisplayEvent::Reasoning("hm".into()));
+            partial.show(DisplayEvent::Text("a".into()));
+            partial.show(DisplayEvent::Text("b".into()));
+            partial.show(DisplayEvent::Notice("beside it".into()));
+            assert_eq!(shown(&partial), 2, "pieces of one text are one");
+            end(&mut partial);
+            assert_eq!(shown(&partial), 0);
+        }
+    }
+}

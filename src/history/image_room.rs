@@ -41,8 +41,9 @@ impl History {
 
     /// How many items stand before the first uncommitted one, from the beginning of the thread's oldest span.
     fn committed_end(&self) -> u64 {
-        let inherited: u64 = self.base.iter().map(|span| span.to.0.saturating_sub(span.from.0)).sum();
-        inherited.saturating_add(self.head.0.saturating_sub(1))
+        let own = self.head.0.saturating_sub(1);
+        // Stored numbers: they may say anything.
+        self.base.iter().fold(own, |sum, span| sum.saturating_add(span.to.0.saturating_sub(span.from.0)))
     }
 
     /// After a rewind nothing is out that is no longer there.
@@ -54,17 +55,17 @@ impl History {
         }
     }
 
-    /// The places of what is shown. They are counted from the end, since a view may begin later than its spans.
-    pub(super) fn places(&self) -> impl Iterator<Item = u64> + use<> {
+    /// The position of an item, by its index among the committed ones and the drafts behind them. Positions are counted from the
+    /// end: what is loaded may begin later than the spans do.
+    pub(super) fn position(&self, at: usize) -> u64 {
         let first = self.committed_end().saturating_sub(self.committed.len() as u64);
-        let shown = self.committed.len() + self.safe.len() + self.unvalidated.len();
-        (0..shown as u64).map(move |at| first.saturating_add(at))
+        first.saturating_add(at as u64)
     }
 
-    /// An item at its place, without the images that are out.
-    pub(super) fn without_images<'a>(&self, place: u64, body: Cow<'a, ItemBody>) -> Cow<'a, ItemBody> {
+    /// An item at its position, without the images that are out.
+    pub(super) fn without_images<'a>(&self, position: u64, body: Cow<'a, ItemBody>) -> Cow<'a, ItemBody> {
         let (before, nth) = (self.images_out.before, self.images_out.nth);
-        let evicted = |at: u32| (place, at) < (before, nth);
+        let evicted = |at: u32| (position, at) < (before, nth);
         if !images(&body).any(|(at, data)| evicted(at) || self.is_refused(data)) {
             return body;
         }
@@ -110,15 +111,16 @@ impl History {
         let drafts = self.safe.iter().chain(&self.unvalidated);
         let drafts = drafts.map(|draft| (&draft.body, draft.left_out.is_none()));
         let mut shown = Vec::new();
-        for (place, (body, visible)) in self.places().zip(committed.chain(drafts)) {
-            let images = images(body).map(|(nth, data)| Shown { place, nth, data });
+        for (at, (body, visible)) in committed.chain(drafts).enumerate() {
+            let position = self.position(at);
+            let images = images(body).map(|(nth, data)| Shown { position, nth, data });
             shown.extend(images.filter(|image| visible && self.is_shown(image)));
         }
         shown
     }
 
     fn is_shown(&self, image: &Shown<'_>) -> bool {
-        let room = (image.place, image.nth) >= (self.images_out.before, self.images_out.nth);
+        let room = (image.position, image.nth) >= (self.images_out.before, self.images_out.nth);
         room && !self.is_refused(image.data) && image::is_acceptable(image.data)
     }
 
@@ -137,14 +139,14 @@ impl History {
         }
         let goal_bytes = if bytes > HIGH { LOW } else { usize::MAX };
         let goal_count = if count > most { most - most / 4 } else { usize::MAX };
-        let mut reached = None;
+        let mut reached: Option<(u64, u32)> = None;
         for image in self.shown_images() {
             if bytes <= goal_bytes && count <= goal_count {
                 break;
             }
             bytes = bytes.saturating_sub(image.data.as_str().len());
             count = count.saturating_sub(1);
-            reached = Some((image.place, image.nth + 1));
+            reached = reached.max(Some((image.position, image.nth.saturating_add(1))));
         }
         let Some(reached) = reached else { return false };
         (self.images_out.before, self.images_out.nth) = reached;
@@ -157,8 +159,8 @@ impl History {
     /// any. Those of new inputs, which no answer has proven; without such ones all.
     pub fn set_images_aside(&mut self) -> bool {
         let images = self.shown_images();
-        let new = self.committed_end() + self.safe.len() as u64;
-        let of_new = images.iter().filter(|image| image.place >= new);
+        let new = self.committed_end().saturating_add(self.safe.len() as u64);
+        let of_new = images.iter().filter(|image| image.position >= new);
         let suspects: BTreeSet<String> = of_new.map(|image| image::digest(image.data)).collect();
         self.images_aside = match suspects.is_empty() {
             true => images.iter().map(|image| image::digest(image.data)).collect(),
@@ -198,7 +200,7 @@ fn images(body: &ItemBody) -> impl Iterator<Item = (u32, &ImageData)> {
 
 /// An image that a request holds.
 struct Shown<'a> {
-    place: u64,
+    position: u64,
     /// Which image of its item.
     nth: u32,
     data: &'a ImageData,

@@ -42,8 +42,8 @@ impl History {
             None => Some(Cow::Borrowed(&draft.body)),
             Some(why) => Some(Cow::Owned(placeholder(&draft.body, why))),
         });
-        let all = self.places().zip(committed.chain(drafts));
-        all.filter_map(|(place, body)| Some(self.without_images(place, body?))).collect()
+        let all = committed.chain(drafts).enumerate();
+        all.filter_map(|(at, body)| Some(self.without_images(self.position(at), body?))).collect()
     }
 }
 

@@ -190,7 +190,14 @@ pub fn run_completion<'a>(
                     }
                     manager.history_mut().discard_turn();
                     match failed(runtime, &mut spent, manager, e, deadline)? {
-                        AfterFailure::Wait(delay) => sleep(delay).await,
+                        AfterFailure::Wait(delay) => {
+                            let waited = unless_stopped(sleep(delay), stop_at, cancel, &mut asked).await?;
+                            if let Waited::Stopped(by) = waited {
+                                stop::end_response(runtime, session, manager, by);
+                                yield CompletionEvent::Action(CompletionAction::Done);
+                                return;
+                            }
+                        }
                         AfterFailure::Again => {}
                         AfterFailure::GaveUp => {
                             yield CompletionEvent::Action(CompletionAction::Done);

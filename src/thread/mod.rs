@@ -39,6 +39,9 @@ pub const MAX_SUBSCRIPTIONS: usize = 32;
 /// Questions that one commit opens and closes: each input of a batch is at most one.
 const MAX_CHOICES: usize = 10;
 
+/// Rounds in which images give way for one request.
+const MAX_ROUNDS: usize = 16;
+
 /// Why a thread cannot go on in this slice.
 #[derive(Debug, thiserror::Error)]
 pub enum ThreadError {
@@ -459,14 +462,19 @@ impl HistoryManager {
         options: &RenderOptions,
         most_images: Option<usize>,
     ) -> Result<Rendered, RenderError> {
-        let rendered = self.history.render_history(options)?;
-        if !self.history.make_room_for_images(&rendered.request, most_images) {
-            return Ok(rendered);
+        let mut rendered = self.history.render_history(options)?;
+        // Once does, but for a damaged history: of images that no request shows nothing is gained.
+        for _ in 0..MAX_ROUNDS {
+            if !self.history.make_room_for_images(&rendered.request, most_images) {
+                break;
+            }
+            // What the provider counted is another view.
+            self.meta.usage = None;
+            let images_out = self.history.images_out();
+            tracing::info!(thread = %self.history.thread(), ?images_out, "images give way");
+            rendered = self.history.render_history(options)?;
         }
-        // What the provider counted is another view.
-        self.meta.usage = None;
-        tracing::info!(thread = %self.history.thread(), images_out = ?self.history.images_out(), "images give way");
-        self.history.render_history(options)
+        Ok(rendered)
     }
 
     /// The provider's count of the last response is not of this view.

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use dormouse::agent::AgentInput;
 use dormouse::history::request::RequestMessage;
-use dormouse::message::{ContentPart, ItemBody};
+use dormouse::message::{ContentPart, InputContent, ItemBody, UserChoiceRequired};
 use dormouse::model::scripted::{ScriptedEvent, ScriptedModel};
 
 use crate::resident::{
@@ -181,16 +181,78 @@ async fn a_response_that_is_stopped_by_request_says_so() {
 
 #[tokio::test]
 async fn what_was_said_before_and_is_pushed_once_more_does_not_end_its_own_answer() {
-    let slow = vec![piece("so "), ScriptedEvent::DelayMs(300), piece("slow")];
-    let world = World::new(ScriptedModel::script(vec![text("one"), slow]));
+    let world = World::new(ScriptedModel::script(vec![text("one"), hanging(vec![piece("so far")])]));
     let handle = actor(&world);
     let first = AgentInput::user("first");
     committed(&handle, &first).await;
     let second = AgentInput::user("second");
     handle.push(&second).unwrap();
-    snapshot_when(&handle, |snapshot| snapshot.partial_text() == "so ").await;
+    snapshot_when(&handle, |snapshot| snapshot.partial_text() == "so far").await;
     handle.push(first.again()).unwrap();
     handle.push(second.again()).unwrap();
+    handle.stop_response().unwrap();
     flushed(&handle).await;
-    assert_eq!(world.story().await, ["user: first", "assistant: one", "user: second", "assistant: so slow"]);
+    assert_eq!(world.story().await, ["user: first", "assistant: one", "user: second", "assistant: so far"]);
+    let last = world.output.texts().pop().unwrap();
+    assert!(last.starts_with("Stopped, as you asked"), "only that has ended it: {last}");
+}
+
+#[tokio::test]
+async fn user_text_does_not_wait_until_a_retry_is_due() {
+    let throttled = ScriptedEvent::Error(dormouse::model::scripted::ScriptedError {
+        class: dormouse::model::scripted::ScriptedErrorClass::Throttled,
+        retry_after_ms: Some(60_000),
+        message: None,
+    });
+    let mut world = World::new(ScriptedModel::script(vec![vec![throttled], text("done")]));
+    world.runtime.limits.inline_wait = LIMIT * 10;
+    let handle = actor(&world);
+    handle.push_user("one").unwrap();
+    until("the model is asked", || world.model.calls() == 1).await;
+    committed(&handle, "two").await;
+    assert_eq!(world.story().await, ["user: one", "user: two", "assistant: done"]);
+}
+
+#[tokio::test]
+async fn an_open_question_is_dismissed_by_text_and_its_tool_gets_the_default() {
+    let world = World::new(ScriptedModel::script(vec![calls(&["echo"]), text("as you like")]));
+    let handle = actor(&world);
+    committed(&handle, "ask me").await;
+    let call = world.tools.calls()[0].clone();
+    let choice = UserChoiceRequired {
+        id: call.clone(),
+        call_id: None,
+        prompt: "Which?".to_owned(),
+        choices: vec!["a".to_owned(), "b".to_owned()],
+        default: 1,
+        response_url: "https://tool.example/choice".to_owned(),
+    };
+    committed(&handle, AgentInput::content(InputContent::UserChoiceRequired(choice))).await;
+    assert_eq!(handle.snapshot().await.unwrap().choices.len(), 1);
+    committed(&handle, "never mind").await;
+    assert!(handle.snapshot().await.unwrap().choices.is_empty());
+    let answered = world.tools.answered.lock().unwrap().clone();
+    assert_eq!(answered, [("https://tool.example/choice".to_owned(), call, 1)]);
+    assert_eq!(world.story().await.last().unwrap(), "assistant: as you like");
+}
+
+#[tokio::test]
+async fn an_answer_to_an_open_question_ends_no_response_and_reaches_its_tool() {
+    let world = World::new(ScriptedModel::script(vec![calls(&["echo"]), text("b it is")]));
+    let handle = actor(&world);
+    committed(&handle, "ask me").await;
+    let call = world.tools.calls()[0].clone();
+    let choice = UserChoiceRequired {
+        id: call.clone(),
+        call_id: None,
+        prompt: "Which?".to_owned(),
+        choices: vec!["a".to_owned(), "b".to_owned()],
+        default: 0,
+        response_url: "https://tool.example/choice".to_owned(),
+    };
+    committed(&handle, AgentInput::content(InputContent::UserChoiceRequired(choice))).await;
+    committed(&handle, AgentInput::answer(call.clone(), Some(1))).await;
+    assert_eq!(world.tools.answered.lock().unwrap()[0].2, 1);
+    committed(&handle, AgentInput::result(call, vec![ContentPart::text("b")])).await;
+    assert_eq!(world.story().await.last().unwrap(), "assistant: b it is");
 }

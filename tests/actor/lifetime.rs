@@ -78,6 +78,8 @@ async fn an_idle_thread_is_put_down_and_comes_back_with_all_that_it_knew() {
     committed(&handle, "say one").await;
     drop(handle);
     until("only the router is left", || alive() == 1).await;
+    drop(resident.thread("th-nothing-is-said-to").await.unwrap());
+    until("also of a thread that nobody speaks to", || alive() == 1).await;
     let handle = resident.thread(THREAD).await.unwrap();
     committed(&handle, "seen").await;
     assert_eq!(handle.len().await, Ok(4));
@@ -157,4 +159,43 @@ async fn a_step_of_the_caller_and_an_actor_may_serve_one_thread() {
         committed(&handle, format!("say push{n}")).await;
     }
     assert_eq!(world.story().await.len(), 16);
+}
+
+#[tokio::test]
+async fn i1_inputs_that_meet_an_actor_on_its_way_down_are_done_all_the_same_and_in_order() {
+    let world = World::new(ScriptedModel::prompts());
+    // Idle at once: every pause between two inputs is a chance to be put down.
+    let options = ActorOptions { idle_after: Duration::from_micros(200), ..ActorOptions::default() };
+    let resident = start(&world, options).await;
+    let threads = ["t1", "t2", "t3"];
+    for n in 0..60_u64 {
+        for thread in threads {
+            resident.thread(thread).await.unwrap().push_user(format!("say {n}")).unwrap();
+        }
+        if n % 3 != 0 {
+            tokio::time::sleep(Duration::from_micros(n * 37 % 900)).await;
+        }
+    }
+    for thread in threads {
+        let handle = resident.thread(thread).await.unwrap();
+        flushed(&handle).await;
+        let story = world.story_of(&ThreadId::from(thread)).await;
+        let said: Vec<String> = story.into_iter().filter(|line| line.starts_with("user")).collect();
+        assert_eq!(said, (0..60).map(|n| format!("user: say {n}")).collect::<Vec<_>>());
+    }
+    in_time(resident.stop(Duration::from_secs(5))).await;
+    until("nothing is left", || alive() == 0).await;
+}
+
+#[tokio::test]
+async fn a_system_that_was_stopped_may_be_started_again() {
+    let world = World::new(ScriptedModel::prompts());
+    let system = system(&world);
+    for n in 0..3 {
+        let resident = system.start(ResidentOptions::default()).await.unwrap();
+        let handle = resident.thread(THREAD).await.unwrap();
+        committed(&handle, format!("say {n}")).await;
+        in_time(resident.stop(Duration::from_secs(5))).await;
+    }
+    assert_eq!(world.output.texts(), ["0", "1", "2"]);
 }

@@ -125,7 +125,7 @@ async fn a_client_that_attaches_in_mid_stream_gets_history_partial_response_view
 
 #[tokio::test]
 async fn what_a_retry_discards_is_not_shown_any_more() {
-    let cut = vec![piece("wrong"), ScriptedEvent::DelayMs(200), ScriptedEvent::Cut(true)];
+    let cut = vec![piece("wrong"), ScriptedEvent::DelayMs(1_000), ScriptedEvent::Cut(true)];
     let world = World::new(ScriptedModel::script(vec![cut, hanging(vec![piece("right")]), text("x")]));
     let handle = actor(&world);
     handle.push_user("hi").unwrap();

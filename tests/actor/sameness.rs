@@ -251,3 +251,44 @@ async fn the_same_scenario_through_an_actor_and_through_slices_gives_the_same_ro
 async fn a_long_thread_is_pruned_alike_whether_it_is_known_or_read_again() {
     assert_same(Scenario::Long).await;
 }
+
+#[tokio::test]
+async fn i2_i6_two_actors_and_a_worker_on_one_thread_of_a_table_lose_nothing_and_do_nothing_twice() {
+    let client = ddb::client(&ddb::shared_url());
+    let table = format!("three-{}", uuid::Uuid::new_v4());
+    create_table(&client, &table).await.unwrap();
+    let world = World::over(Arc::new(DynamoStore::new(client, table)), ScriptedModel::prompts());
+    let actor = || {
+        let system = AgentSystem::over(world.runtime.clone());
+        ThreadActor::spawn(&system, ThreadId::from(THREAD), ActorOptions::default())
+    };
+    let (one, two) = (actor(), actor());
+    let push = async |handle: &ThreadHandle, name: &str| {
+        for n in 0..4 {
+            handle.push_user(format!("say {name}{n}")).unwrap();
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        in_time(handle.flush()).await.unwrap();
+    };
+    let work = async {
+        for n in 0..4 {
+            let mut delivery = world.user(&format!("say w{n}"));
+            // A queue hands it back until it is done.
+            for _ in 0..20 {
+                if world.deliver(std::slice::from_ref(&delivery)).await.is_empty() {
+                    break;
+                }
+                delivery = delivery.again();
+            }
+        }
+    };
+    tokio::join!(push(&one, "a"), push(&two, "b"), work);
+    let items = world.runtime.store.load(&ThreadId::from(THREAD), &[]).await.unwrap().items;
+    let story: Vec<String> = items.iter().map(|item| crate::world::tell(&item.body)).collect();
+    for name in ["a", "b", "w"] {
+        let of = |line: &&String| line.starts_with(&format!("user: say {name}"));
+        let said: Vec<&String> = story.iter().filter(of).collect();
+        let expected: Vec<String> = (0..4).map(|n| format!("user: say {name}{n}")).collect();
+        assert_eq!(said, expected.iter().collect::<Vec<_>>(), "{story:#?}");
+    }
+}

@@ -203,3 +203,44 @@ fn what_cannot_be_put_together_says_what_to_do() {
     let error = AgentSystem::builder().config(config).build().err().unwrap().to_string();
     assert!(error.contains("builds") && error.contains("AgentSystem::over"), "{error}");
 }
+
+#[tokio::test]
+async fn i4_what_a_failed_step_had_committed_is_sent_although_its_caller_turns_to_something_else() {
+    let world = World::new(ScriptedModel::script(vec![calls(&["echo"]), text("then this")]));
+    let system = crate::resident::system(&world);
+    let thread = system.thread("t1");
+    *world.output.failures.lock().unwrap() = 1;
+    let error = thread.step("do it").await.unwrap_err();
+    assert!(error.why.contains("unavailable"), "{error}");
+    assert!(world.tools.calls().is_empty(), "its call is committed and has not left");
+    // A result for a call that nobody knows is handled without a word, but the slice sends what is owed first.
+    let nothing = AgentInput::result("c0-9-none".into(), vec![ContentPart::text("x")]);
+    thread.step(nothing).await.unwrap();
+    assert_eq!(world.tools.calls().len(), 1);
+    assert_eq!(world.output.texts(), [r#"[echo({"text":"x"})]"#]);
+}
+
+#[tokio::test]
+async fn i4_a_step_after_a_crash_begins_with_what_was_left() {
+    let hangs = vec![ScriptedEvent::DelayMs(crate::resident::LONG_MS)];
+    let world = World::new(ScriptedModel::script(vec![calls(&["add"]), hangs, text("done")]));
+    let system = crate::resident::system(&world);
+    let thread = system.thread("t1");
+    let mut stream = thread.stream("hi");
+    let begun = async {
+        while world.model.calls() < 2 {
+            tokio::select! {
+                event = stream.next() => drop(event.unwrap().unwrap()),
+                () = tokio::time::sleep(std::time::Duration::from_millis(5)) => {}
+            }
+        }
+    };
+    in_time(begun).await;
+    drop(stream);
+    assert!(!world.store.meta(&ThreadId::from("t1")).await.unwrap().unwrap().open.is_empty());
+    let told = in_time(thread.resume()).await.unwrap();
+    assert!(told.iter().any(|event| matches!(event, AgentEvent::Output(out) if out.text == "done")));
+    assert!(in_time(thread.resume()).await.unwrap().len() <= 1, "and then nothing is left to do");
+    assert_eq!(world.model.calls(), 3);
+    assert_eq!(system.thread("t-none").resume().await.unwrap(), []);
+}

@@ -20,8 +20,7 @@ fn world(responses: Vec<Vec<ScriptedEvent>>) -> World {
 
 #[tokio::test]
 async fn i1_an_input_is_acknowledged_after_its_commit_and_not_before() {
-    let slow = vec![piece("he"), ScriptedEvent::DelayMs(300), piece("llo")];
-    let world = world(vec![slow]);
+    let world = world(vec![hanging(vec![piece("hello")])]);
     let handle = actor(&world);
     let input = AgentInput::user("hi");
     let mut ack = Box::pin(handle.push_and_ack(&input));
@@ -32,10 +31,11 @@ async fn i1_an_input_is_acknowledged_after_its_commit_and_not_before() {
         _ = streaming => {}
     }
     assert_eq!(world.store.commits(), 0, "the model still speaks");
+    handle.stop_response().unwrap();
     assert_eq!(in_time(ack).await.unwrap(), WriteOutcome::Committed);
     assert!(world.store.is_message_processed(&ThreadId::from(THREAD), &input.id).await.unwrap());
     assert_eq!(world.story().await, ["user: hi", "assistant: hello"]);
-    assert_eq!(world.output.texts(), ["hello"]);
+    assert_eq!(world.output.texts()[0], "hello");
 }
 
 #[tokio::test]
@@ -88,16 +88,16 @@ async fn a_commit_whose_answer_is_lost_is_looked_up_and_its_reply_goes_out() {
 #[tokio::test]
 async fn a_store_that_cannot_be_asked_makes_an_outcome_indeterminate_and_the_input_still_has_effect_once() {
     for fault in [CommitFault::AnswerLost, CommitFault::Unavailable] {
-        let slow = vec![ScriptedEvent::DelayMs(200), piece("one")];
-        let world = world(vec![text("zero"), slow, text("one")]);
+        let world = world(vec![text("zero"), hanging(vec![piece("one")]), text("one")]);
         let handle = actor(&world);
         committed(&handle, "say zero").await;
         let input = AgentInput::user("say one");
         world.store.fail_commits([fault]);
         let ack = handle.push_and_ack(&input);
         let failing = async {
-            until("the model was asked", || world.model.calls() == 2).await;
+            crate::resident::snapshot_when(&handle, |snapshot| !snapshot.partial.is_empty()).await;
             world.store.fail_look_ups(3);
+            handle.stop_response().unwrap();
         };
         let (outcome, ()) = tokio::join!(in_time(ack), failing);
         let outcome = outcome.unwrap();
@@ -105,7 +105,7 @@ async fn a_store_that_cannot_be_asked_makes_an_outcome_indeterminate_and_the_inp
         flushed(&handle).await;
         let story = ["user: say zero", "assistant: zero", "user: say one", "assistant: one"];
         assert_eq!(world.story().await, story, "{fault:?}");
-        assert_eq!(world.output.texts(), ["zero", "one"], "{fault:?}");
+        assert_eq!(world.output.texts()[..2], ["zero", "one"], "{fault:?}");
         committed(&handle, input.again()).await;
         assert_eq!(world.story().await, story, "{fault:?}: pushed again it changes nothing");
     }
@@ -185,14 +185,16 @@ async fn i6_after_another_writer_the_actor_reads_again_and_no_update_is_lost() {
 
 #[tokio::test]
 async fn i6_an_actor_whose_commit_loses_the_race_discards_its_turn_and_starts_over() {
-    let slow = vec![piece("too"), ScriptedEvent::DelayMs(400), piece(" late")];
-    let world = world(vec![text("one"), slow, text("from a worker"), text("three")]);
+    let late = hanging(vec![piece("too late")]);
+    let world = world(vec![text("one"), late, text("from a worker"), text("three")]);
     let handle = actor(&world);
     committed(&handle, "first").await;
     let ack = handle.push_user_and_ack("third");
     let other = async {
         until("the actor asks", || world.model.calls() == 2).await;
         world.done(&world.user("second")).await;
+        // Its response is over, and its commit comes too late.
+        handle.stop_response().unwrap();
     };
     let (outcome, ()) = tokio::join!(in_time(ack), other);
     assert_eq!(outcome.unwrap(), WriteOutcome::Committed);

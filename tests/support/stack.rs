@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use dormouse::config::{Config, ToolServerConfig};
 use dormouse::local::system::{LocalOptions, LocalSystem};
 use dormouse::message::ThreadId;
-use dormouse::slice::NoObserver;
+use dormouse::slice::{NoObserver, Observer};
 use dormouse::store::Store;
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
@@ -54,8 +54,13 @@ pub fn queued(thread: &str, content: Value) -> Value {
 
 impl Stack {
     pub async fn start(config: Config) -> Self {
+        Self::start_watched(config, Arc::new(NoObserver)).await
+    }
+
+    pub async fn start_watched(config: Config, observer: Arc<dyn Observer>) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let system = LocalSystem::start(options(dir.path(), config)).await.unwrap();
+        let system =
+            LocalSystem::start(LocalOptions { observer, ..options(dir.path(), config) }).await.unwrap();
         let sqs = system.endpoints().clients().sqs;
         let (sent, received) = (AtomicUsize::new(0), Mutex::default());
         Self { system, http: reqwest::Client::new(), sqs, sent, received, _dir: dir }
