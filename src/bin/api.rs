@@ -19,5 +19,6 @@ async fn main() -> Result<(), lambda_http::Error> {
     assembly.http.access = assembly::access(&config, &shared, Reach::Network).await?;
     assembly.http.webhooks = assembly::webhook_secrets(&config, &shared).await;
     assembly::warm_up(&assembly.runtime, &clients, &config).await;
-    lambda_http::run(http::router(assembly.http)).await
+    let router = http::router(assembly.http).layer(axum::Extension(http::StreamTime::BUFFERED));
+    lambda_http::run(router).await
 }

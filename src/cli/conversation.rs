@@ -106,6 +106,7 @@ pub fn consent_urls(meta: &Meta) -> Vec<String> {
             | Promise::End { .. }
             | Promise::Compact { .. }
             | Promise::Compacted { .. }
+            | Promise::RunEnd { .. }
             | Promise::Closed
             | Promise::Unknown(_) => None,
         })

@@ -222,6 +222,7 @@ fn notices(meta: &Meta) -> Vec<&str> {
             | Promise::End { .. }
             | Promise::Compact { .. }
             | Promise::Compacted { .. }
+            | Promise::RunEnd { .. }
             | Promise::Closed
             | Promise::Unknown(_) => None,
         })

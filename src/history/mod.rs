@@ -310,6 +310,11 @@ impl History {
         drafts.chain(items).find_map(Clone::clone)
     }
 
+    /// Whether the result of an open call is in, and only waits for the step's others.
+    pub fn has_arrived(&self, call: &CallId) -> bool {
+        self.open.iter().any(|open| &open.pending.call == call && open.arrived.is_some())
+    }
+
     /// Whether the committed history ends on a result that no response has followed.
     pub fn awaits_answer(&self) -> bool {
         let answered = |body: &ItemBody| match body {

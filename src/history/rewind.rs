@@ -12,7 +12,7 @@ use crate::message::{
     CallId, ContentPart, Epoch, InputContent, Item, ItemBody, ItemId, Rewind, RewindTarget, SPAWN_TOOL, Seen,
     Seq, Synthetic, Then, ThreadId,
 };
-use crate::store::{Span, SubscriptionChange};
+use crate::store::{Loaded, Meta, Span, SubscriptionChange};
 
 /// Inherited spans that a thread's state holds.
 pub const MAX_SPANS: usize = 200;
@@ -160,6 +160,55 @@ impl History {
             RewindKind::Hide => (opener, turn),
             RewindKind::AnswerAgain => (self.first_answer(opener), turn.saturating_add(1)),
         };
+        self.plan_keep(keep, next_turn)
+    }
+
+    /// What going on behind the first `keep` items would hide.
+    ///
+    /// # Errors
+    /// As [`plan_rewind`](Self::plan_rewind).
+    pub fn plan_cut(&self, keep: usize) -> Result<RewindPlan, RewindRefused> {
+        let last = keep.checked_sub(1).and_then(|last| self.committed.get(last));
+        self.plan_keep(keep, last.map_or(0, |item| item.facts.turn.saturating_add(1)))
+    }
+
+    /// What going on behind the first `keep` items of another log would hide: all that this one does not share with it.
+    ///
+    /// # Errors
+    /// As [`plan_rewind`](Self::plan_rewind).
+    pub fn plan_branch(&self, keep: usize, branch: &Loaded) -> Result<RewindPlan, RewindRefused> {
+        let shared = self.committed.iter().zip(&branch.items).take(keep);
+        let shared = shared.take_while(|(own, other)| own.seq == other.seq && own.raw == other.raw).count();
+        let next_turn = keep.checked_sub(1).and_then(|last| branch.items.get(last));
+        let next_turn = next_turn.map_or(0, |item| item.facts.turn.saturating_add(1));
+        match shared == self.committed.len() {
+            // Nothing is hidden; what the branch has beyond it is shown again.
+            true => {
+                Ok(RewindPlan { keep, next_turn, turns: Vec::new(), calls: Vec::new(), children: Vec::new() })
+            }
+            false => Ok(RewindPlan { keep, ..self.plan_keep(shared, next_turn)? }),
+        }
+    }
+
+    /// Goes on behind what `plan` keeps of another log. Results that come for calls of this one are not for it.
+    pub fn branch(&mut self, plan: &RewindPlan, branch: Loaded, arrival: &Arrival) {
+        let meta = branch.meta.unwrap_or_else(|| Meta::new_root(self.thread.clone(), "", None, 0));
+        let other = Self {
+            committed: branch.items,
+            base: meta.base,
+            epoch: meta.epoch,
+            head: meta.head,
+            ..self.clone()
+        };
+        let base = other.spans_up_to(plan.keep);
+        self.rewind(plan, arrival);
+        self.committed = other.committed;
+        self.committed.truncate(plan.keep);
+        self.base = base;
+        self.turn_id = self.committed.last().and_then(|item| item.facts.turn_id.clone());
+    }
+
+    fn plan_keep(&self, keep: usize, next_turn: u32) -> Result<RewindPlan, RewindRefused> {
         let Some(hidden) = self.committed.get(keep..).filter(|hidden| !hidden.is_empty()) else {
             return Err(RewindRefused::Nothing);
         };

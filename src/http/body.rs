@@ -42,16 +42,21 @@ pub(super) async fn read(mut body: Body) -> Read {
 
 /// Reads and parses a JSON body. Lone surrogates and invalid UTF-8 are mended.
 pub(super) async fn parse<T: DeserializeOwned>(headers: &HeaderMap, body: Body) -> Result<T, ApiError> {
+    let bytes = json_bytes(headers, body).await?;
+    serde_json::from_str(&json::mend(&bytes)).map_err(|e| ApiError::bad(format!("the body: {e}")))
+}
+
+/// Reads a body that says it is JSON.
+pub(super) async fn json_bytes(headers: &HeaderMap, body: Body) -> Result<Vec<u8>, ApiError> {
     if !is_json(headers) {
         let text = "the body must be JSON, with content-type: application/json";
         return Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, text));
     }
-    let bytes = match read(body).await {
-        Read::Whole(bytes) => bytes,
-        Read::TooLarge => return Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "the limit is 4 MiB")),
-        Read::Broken => return Err(ApiError::bad("the body broke off")),
-    };
-    serde_json::from_str(&json::mend(&bytes)).map_err(|e| ApiError::bad(format!("the body: {e}")))
+    match read(body).await {
+        Read::Whole(bytes) => Ok(bytes),
+        Read::TooLarge => Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "the limit is 4 MiB")),
+        Read::Broken => Err(ApiError::bad("the body broke off")),
+    }
 }
 
 /// Whether the content type is JSON's, parameters aside.

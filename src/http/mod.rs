@@ -15,9 +15,11 @@
 //! | `views` | what tools show beside the conversation |
 //! | `calls` | ending a response, and the calls that a thread waits for |
 //! | `operations` | rewinding, forking, summarising and closing threads |
+//! | `agui` | runs of AG-UI clients, and threads as their messages |
 //! | `auth` | who asks, and which threads are theirs |
 //! | `openapi` | the description of all of it |
 
+mod agui;
 pub mod auth;
 mod body;
 mod callback;
@@ -39,6 +41,7 @@ use crate::queue::QueueError;
 use crate::rap::callback::CallbackDeps;
 use crate::store::StoreError;
 
+pub use agui::StreamTime;
 pub use auth::Access;
 pub use calls::{resent_by_hand, settled_by_hand, unsendable, waiting_since};
 pub use operations::{Preview, preview};
@@ -83,6 +86,11 @@ fn routes() -> Vec<(&'static str, &'static str, MethodRouter<HttpDeps>)> {
         ("get", "/threads/{id}/pending", get(calls::pending)),
         ("post", "/threads/{id}/pending/{call_id}/settle", post(calls::settle)),
         ("post", "/threads/{id}/calls/{call_id}/resend", post(calls::resend)),
+        ("post", "/agui/agent/{agent}/run", post(agui::run).options(agui::preflight)),
+        ("post", "/agui/agent/{agent}/connect", post(agui::connect).options(agui::preflight)),
+        ("post", "/agui/agent/{agent}/stop/{thread}", post(agui::stop).options(agui::preflight)),
+        ("get", "/agui/info", get(agui::info).options(agui::preflight)),
+        ("get", "/agui/threads/{thread}/messages", get(agui::messages).options(agui::preflight)),
     ]
 }
 

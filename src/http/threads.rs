@@ -45,7 +45,7 @@ pub(super) struct NewMessage {
 }
 
 /// An object whose values stay as they were written.
-type Members = BTreeMap<String, RawJson>;
+pub(super) type Members = BTreeMap<String, RawJson>;
 
 /// What was queued.
 #[derive(Serialize)]
@@ -198,7 +198,7 @@ pub(super) async fn known(
 
 /// The message's metadata. That of a principal always says who speaks, whatever the body says; without a body's own
 /// the thread's stays, which a message's would replace.
-fn metadata(
+pub(super) fn metadata(
     caller: &Caller,
     given: Option<Members>,
     thread: Option<&Meta>,

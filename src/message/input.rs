@@ -10,6 +10,7 @@ use super::ids::{CallId, MessageId, ThreadId};
 use super::json::{self, RawJson};
 use super::operation::{Compact, CompactionReport, Fork, Import, Rewind};
 use super::recurrence::{Firing, Recurrence};
+use super::run::RunRequest;
 
 /// The newest queue schema this version reads. A message of a newer one is handed back untouched.
 const SCHEMA: u32 = 1;
@@ -75,6 +76,8 @@ pub enum InputContent {
     CompactionComplete(CompactionReport),
     /// Dispatch a pending call once more (dormouse only).
     Resend(Resend),
+    /// An attached client's run (dormouse only).
+    Run(RunRequest),
     /// A message of this thread went to the dead-letter queue (dormouse only).
     Undeliverable(Undeliverable),
 }
@@ -82,7 +85,7 @@ pub enum InputContent {
 impl InputContent {
     /// Whether it is asked of the thread itself: it is a slice of its own.
     pub fn is_operation(&self) -> bool {
-        matches!(self, Self::Rewind(_) | Self::Fork(_) | Self::Import(_) | Self::Close)
+        matches!(self, Self::Rewind(_) | Self::Fork(_) | Self::Import(_) | Self::Close | Self::Run(_))
     }
 
     /// Whether it is something that a person says.
@@ -282,6 +285,7 @@ enum ContentOut<'a> {
     Compact(&'a Compact),
     CompactionComplete(&'a CompactionReport),
     Resend(&'a Resend),
+    Run(&'a RunRequest),
     Undeliverable(&'a Undeliverable),
 }
 
@@ -362,6 +366,7 @@ impl InputMessage {
             InputContent::Compact(compact) => ContentOut::Compact(compact),
             InputContent::CompactionComplete(report) => ContentOut::CompactionComplete(report),
             InputContent::Resend(resend) => ContentOut::Resend(resend),
+            InputContent::Run(run) => ContentOut::Run(run),
             InputContent::Undeliverable(dead) => ContentOut::Undeliverable(dead),
         };
         json::to_queue_body(&WireOut {
@@ -427,6 +432,7 @@ fn parse_content(raw: &RawJson) -> Result<InputContent, InputError> {
         "compact" => InputContent::Compact(read("content", raw)?),
         "compaction_complete" => InputContent::CompactionComplete(read("content", raw)?),
         "resend" => InputContent::Resend(read("content", raw)?),
+        "run" => InputContent::Run(read("content", raw)?),
         "undeliverable" => InputContent::Undeliverable(read("content", raw)?),
         other => return Err(InputError::UnknownContent(other.to_owned())),
     })

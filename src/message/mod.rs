@@ -12,6 +12,7 @@ pub mod json;
 mod operation;
 mod output;
 mod recurrence;
+mod run;
 pub mod tokens;
 
 pub use content::{ContentPart, ImageData, is_blank};
@@ -30,3 +31,4 @@ pub use json::RawJson;
 pub use operation::{Compact, CompactionReport, Fork, Import, Rewind, RewindTarget, Seen, Then};
 pub use output::{OutputKind, OutputMessage, TypedOutput};
 pub use recurrence::{Firing, Recurrence, RecurrenceError, instant};
+pub use run::{ResumeAnswer, RunRecord, RunRequest};

@@ -5,14 +5,17 @@ use tokio::time::Instant;
 use tracing::Instrument;
 
 use super::complete::drive;
+use super::live::Live;
 use super::seat::Extent;
 use super::{
     Cancel, CompletionAction, DisplayEvent, PrepareResult, Runtime, Seat, Session, SliceError, choices,
-    compact, execute_action, held, prepare_input, run_completion,
+    compact, execute_action, held, prepare_input, run_completion, runs,
 };
+use crate::agui::convert::result_text;
 use crate::history::Arrival;
 use crate::message::{
-    DedupId, InputContent, InputMessage, OutputKind, OutputMessage, RawJson, Synthetic, ThreadId,
+    CallId, DedupId, InputContent, InputMessage, OutputKind, OutputMessage, RawJson, RunRecord, Synthetic,
+    ThreadId,
 };
 use crate::store::{DedupLife, Promise, ThreadKind};
 use crate::thread::{HistoryManager, Progress};
@@ -174,7 +177,28 @@ async fn slice(
         }
     }
     held::let_go(&mut manager, inputs.first().map(|input| &input.arrival));
-    finish(runtime, &mut manager, ready, outside, deadline, &mut seat.cancel).await?;
+    let mut live = Live::begin(runtime, &manager).await;
+    if let Some(live) = &mut live {
+        // What came in is news for a client, but for what it has brought itself.
+        for input in inputs.iter().take(prepared) {
+            match (&input.message.content, &input.message.synthetic) {
+                (InputContent::ToolResult(result), None) => {
+                    live.result(&result.id, result_text(&result.content));
+                }
+                (InputContent::Run(request), None) => request.records.iter().for_each(|record| {
+                    if let RunRecord::Tool { call, .. } = record {
+                        live.knows_result(CallId::new(call));
+                    }
+                }),
+                _ => {}
+            }
+        }
+    }
+    let finished = finish(runtime, &mut manager, ready, outside, deadline, &mut seat.cancel, &mut live).await;
+    if let Some(live) = live {
+        live.rest().await;
+    }
+    finished?;
     if let Err(e) = manager.close_redelivery(runtime.clock.now_ms()).await {
         tracing::info!(%thread, error = %e, "what was sent may be sent once more");
     }
@@ -245,7 +269,9 @@ async fn finish(
     outside: bool,
     deadline: Instant,
     cancel: &mut oneshot::Receiver<Cancel>,
+    live: &mut Option<Live>,
 ) -> Result<(), SliceError> {
+    let known = manager.history().committed().len();
     let interrupted = manager.history_mut().take_interrupted_tool_calls();
     for call in interrupted.iter().filter(|call| call.hold.is_none()) {
         manager.promise(Promise::Cancel { call: call.call.clone(), server: call.server.clone() });
@@ -256,7 +282,9 @@ async fn finish(
         && (manager.history().is_settled() || manager.history().open_calls().any(|call| call.synchronous));
     if !runs {
         promise_release(manager);
+        end_run(manager);
         manager.sync(Progress::Aside, runtime.clock.now_ms()).await?;
+        show_committed(manager, known, live).await;
         return send_outbox(runtime, manager, deadline).await;
     }
     let agent = manager.meta().agent.clone();
@@ -271,34 +299,50 @@ async fn finish(
         manager.history_mut().mark_inputs_model_validated();
         let text = "The agent has worked for a long time without you and stops here. Write again to go on.";
         manager.promise(Promise::Notice { text: text.to_owned() });
+        manager.set_trouble(runs::STEP_LIMIT, text);
+        end_run(manager);
         manager.sync(Progress::Last, runtime.clock.now_ms()).await?;
         return send_outbox(runtime, manager, deadline).await;
     }
-    let profile = match runtime.agents.profile(&manager.meta().agent) {
+    let mut profile = match runtime.agents.profile(&manager.meta().agent) {
         Ok(profile) => profile,
         Err(e) => {
             manager.history_mut().mark_inputs_model_validated();
-            manager.promise(Promise::Notice { text: format!("The agent cannot run: {e}") });
+            let text = format!("The agent cannot run: {e}");
+            manager.set_trouble(runs::INTERNAL, &text);
+            manager.promise(Promise::Notice { text });
+            end_run(manager);
             manager.sync(Progress::Last, runtime.clock.now_ms()).await?;
             return send_outbox(runtime, manager, deadline).await;
         }
     };
-    let tools = runtime.tools_of(&manager.meta().agent, &manager.meta().root).await;
+    let mut tools = runtime.tools_of(&manager.meta().agent, &manager.meta().root).await;
+    if let Some(live) = live {
+        let config = live.config();
+        tools.registry = runs::with_client_tools(&tools.registry, &config.tools);
+        let own = profile.system_prompt.iter().cloned();
+        let told = own.chain(config.context.iter().map(|context| context.value.clone())).collect::<Vec<_>>();
+        profile.system_prompt = (!told.is_empty()).then(|| told.join("\n\n"));
+    }
     report_problems(runtime, manager, &tools);
     let session = Session { profile, tools };
     prune(&session, manager);
+    show_committed(manager, known, live).await;
+    let known = manager.history().committed().len();
     // Notices about interrupted calls go out now: what they cancel is settled and durable.
     execute_action(runtime, &session.tools.registry, manager, deadline).await?;
     let thread = manager.history().thread().clone();
     let stream = run_completion(runtime, &session, manager, deadline, cancel);
-    let completion = drive(stream, |event| runtime.observer.on_event(&thread, event));
+    let completion = drive(stream, |event| runtime.observer.on_event(&thread, event), live.as_mut());
     let action = completion.instrument(tracing::info_span!("complete")).await?;
     if !manager.is_closing() {
         held::let_go(manager, None);
         promise_release(manager);
         compact::ask_background(runtime, &session, manager);
     }
+    end_run(manager);
     manager.sync(Progress::Last, runtime.clock.now_ms()).await?;
+    show_committed(manager, known, live).await;
     execute_action(runtime, &session.tools.registry, manager, deadline).await?;
     let show = match action {
         CompletionAction::Done => DisplayEvent::Done,
@@ -306,6 +350,24 @@ async fn finish(
     };
     runtime.observer.on_event(&thread, &show);
     Ok(())
+}
+
+/// Ends a client's run with the next commit, if nothing works for it any more.
+fn end_run(manager: &mut HistoryManager) {
+    if manager.run().is_some()
+        && let Some(end) = runs::outcome(manager)
+    {
+        manager.end_run(runs::end_text(&end));
+    }
+}
+
+/// Shows an attached client what was committed behind the first `known` items. Before the outbox, which may end the run.
+async fn show_committed(manager: &HistoryManager, known: usize, live: &mut Option<Live>) {
+    if let Some(live) = live {
+        let history = manager.history();
+        live.committed(history.epoch(), history.committed().get(known..).unwrap_or_default());
+        live.flush().await;
+    }
 }
 
 /// Shortens old results where a turn begins and the window is half full. The request holds them so from here on; the

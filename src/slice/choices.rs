@@ -109,6 +109,7 @@ pub(super) async fn deliver(
         | Promise::End { .. }
         | Promise::Compact { .. }
         | Promise::Compacted { .. }
+        | Promise::RunEnd { .. }
         | Promise::Closed
         | Promise::Unknown(_) => None,
     });

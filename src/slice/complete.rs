@@ -12,12 +12,13 @@ use tokio::time::{Instant, sleep};
 use super::failures::{
     AfterFailure, Spent, answered_without_images, bound_reached, check_time, class_name, failed, give_up,
 };
+use super::live::Live;
 use super::stop::StoppedBy;
 use super::synchronous::{arguments, run_open_synchronous_calls};
-use super::{Cancel, DisplayEvent, Runtime, Session, SliceError, compact, stop};
+use super::{Cancel, DisplayEvent, Runtime, Session, SliceError, compact, runs, stop};
 use crate::history::render::{RenderError, RenderOptions};
 use crate::history::{Layer, MAX_CALLS, wording};
-use crate::message::{CallId, ContentPart, Outcome, SettledBy, ToolCallItem};
+use crate::message::{CallId, ContentPart, Epoch, Item, ItemId, Outcome, SettledBy, ToolCallItem};
 use crate::model::{ErrorClass, ModelError, ModelEvent, StopReason, Usage};
 use crate::store::{Hold, Promise};
 use crate::thread::{HistoryManager, Progress};
@@ -28,6 +29,10 @@ use crate::tools::{Execution, RESERVED_NAMES, Waiting};
 pub enum CompletionEvent {
     /// Something to show.
     Show(DisplayEvent),
+    /// A response begins, for an attached client: its first item would stand there.
+    Response(ItemId),
+    /// What a commit in between has added, for an attached client.
+    Committed(Epoch, Vec<Item>),
     /// The terminal event.
     Action(CompletionAction),
 }
@@ -62,6 +67,7 @@ pub fn run_completion<'a>(
 ) -> impl Stream<Item = Result<CompletionEvent, SliceError>> + 'a {
     try_stream! {
         let mut spent = Spent::default();
+        let mut shown_up_to = manager.history().committed().len();
         loop {
             if run_open_synchronous_calls(runtime, session, manager, deadline).await? {
                 spent.synchronous_rounds += 1;
@@ -77,6 +83,7 @@ pub fn run_completion<'a>(
             }
             if let Some(bound) = bound_reached(runtime, &spent) {
                 manager.history_mut().mark_inputs_model_validated();
+                manager.set_trouble(runs::STEP_LIMIT, bound);
                 give_up(manager, bound);
                 yield CompletionEvent::Action(CompletionAction::Done);
                 return;
@@ -118,6 +125,10 @@ pub fn run_completion<'a>(
             check_time(runtime, deadline)?;
             spent.images_sent = rendered.request.images();
             let model = session.profile.model.model().to_owned();
+            if manager.run().is_some() {
+                let history = manager.history();
+                yield CompletionEvent::Response(ItemId::at(history.epoch(), history.next_seq_after_inputs()));
+            }
             yield CompletionEvent::Show(DisplayEvent::Asking { model: model.clone() });
             let started = Instant::now();
             let mut response = Err(ModelError::new(ErrorClass::Transient, "the stream was cut"));
@@ -172,12 +183,17 @@ pub fn run_completion<'a>(
                             yield CompletionEvent::Action(CompletionAction::Done);
                             return;
                         }
-                        Step::Refused => {
-                            spent.refused_rounds += 1;
-                            manager.sync(Progress::More, runtime.clock.now_ms()).await?;
-                        }
-                        Step::Synchronous => manager.sync(Progress::More, runtime.clock.now_ms()).await?,
                         Step::Asynchronous => {}
+                        step @ (Step::Refused | Step::Synchronous) => {
+                            spent.refused_rounds += u32::from(matches!(step, Step::Refused));
+                            manager.sync(Progress::More, runtime.clock.now_ms()).await?;
+                            if manager.run().is_some() {
+                                let history = manager.history();
+                                let new = history.committed().get(shown_up_to..).unwrap_or_default().to_vec();
+                                shown_up_to = history.committed().len();
+                                yield CompletionEvent::Committed(history.epoch(), new);
+                            }
+                        }
                     }
                 }
                 Err(e) => {
@@ -386,11 +402,52 @@ fn admit(
 pub(super) async fn drive(
     stream: impl Stream<Item = Result<CompletionEvent, SliceError>>,
     mut show: impl FnMut(&DisplayEvent),
+    mut live: Option<&mut Live>,
 ) -> Result<CompletionAction, SliceError> {
     let mut stream = pin!(stream);
-    while let Some(event) = stream.next().await {
+    loop {
+        let event = match live.as_deref_mut() {
+            None => stream.next().await,
+            Some(live) => loop {
+                tokio::select! {
+                    biased;
+                    event = stream.next() => break event,
+                    () = live.wait() => live.tend().await,
+                }
+            },
+        };
+        let Some(event) = event else { break };
         match event? {
-            CompletionEvent::Show(event) => show(&event),
+            CompletionEvent::Show(event) => {
+                show(&event);
+                if let Some(live) = live.as_deref_mut() {
+                    match &event {
+                        DisplayEvent::Text(delta) => live.text(delta),
+                        DisplayEvent::Reasoning(delta) => live.reasoning(delta),
+                        DisplayEvent::Discarded { .. } => live.discard(),
+                        DisplayEvent::Asking { .. }
+                        | DisplayEvent::Call { .. }
+                        | DisplayEvent::Result { .. }
+                        | DisplayEvent::Consent { .. }
+                        | DisplayEvent::Choice { .. }
+                        | DisplayEvent::Notice(_)
+                        | DisplayEvent::Done
+                        | DisplayEvent::Sleeping { .. }
+                        | DisplayEvent::Retrying { .. } => {}
+                    }
+                }
+            }
+            CompletionEvent::Response(first) => {
+                if let Some(live) = live.as_deref_mut() {
+                    live.asking(&first);
+                }
+            }
+            CompletionEvent::Committed(epoch, items) => {
+                if let Some(live) = live.as_deref_mut() {
+                    live.committed(epoch, &items);
+                    live.flush().await;
+                }
+            }
             CompletionEvent::Action(action) => return Ok(action),
         }
     }

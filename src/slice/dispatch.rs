@@ -6,13 +6,13 @@ use tokio::time::{Instant, timeout_at};
 use tracing::Instrument;
 
 use super::synchronous::{arguments, invocation};
-use super::{DisplayEvent, Runtime, SliceError, choices, dispatch_failed_id, schedules};
+use super::{DisplayEvent, Runtime, SliceError, choices, dispatch_failed_id, runs, schedules};
 use crate::history::wording;
 use crate::message::{
     CallId, ContentPart, DedupId, InputContent, InputMessage, Item, ItemBody, OutputKind, OutputMessage,
     RawJson, SPAWN_TOOL, Seq, Synthetic, ThreadId, TypedOutput, UserChoiceRequired,
 };
-use crate::store::{OutboxEntry, PendingCall, Promise, Span, ThreadKind};
+use crate::store::{OutboxEntry, PendingCall, Promise, RunChange, Span, ThreadKind};
 use crate::thread::HistoryManager;
 use crate::tools::builtin::CLOSE_TOOL;
 use crate::tools::{Invocation, Registry, ToolError};
@@ -86,6 +86,14 @@ async fn send(
             runtime.input.send(&message, &DedupId::new(&entry.id)).await?;
         }
     }
+    for entry in &owed {
+        if let Promise::RunEnd { run, end } = &entry.promise
+            && let Some(runs) = runtime.store.runs()
+        {
+            let end = RunChange::End(end.clone());
+            runs.change_run(&thread, run, &end, runtime.clock.now_ms()).await?;
+        }
+    }
     schedules::set_timers(runtime, registry, manager, &owed).await?;
     for entry in owed {
         manager.sent(&entry.id);
@@ -108,7 +116,9 @@ async fn know_calls(manager: &mut HistoryManager, owed: &[OutboxEntry]) -> Resul
 /// A promised call that is still pending; one that was answered or interrupted since is not sent again.
 fn due_call(manager: &HistoryManager, call: &CallId) -> Option<Invocation> {
     let due = |pending: &&PendingCall| &pending.call == call && !pending.parked && pending.hold.is_none();
-    let pending = manager.history().open_calls().find(due)?;
+    // Whoever shows the run shows the call.
+    let in_client = |pending: &&PendingCall| pending.server.as_deref() == Some(runs::CLIENT);
+    let pending = manager.history().open_calls().find(due).filter(|pending| !in_client(pending))?;
     let item = manager.history().call(call)?;
     Some(invocation(manager, pending, item))
 }
@@ -175,6 +185,7 @@ fn input(manager: &HistoryManager, promise: &Promise) -> Option<InputMessage> {
         | Promise::Choice { .. }
         | Promise::Answer { .. }
         | Promise::Schedule { .. }
+        | Promise::RunEnd { .. }
         | Promise::Closed
         | Promise::Unknown(_) => None,
     }
@@ -238,6 +249,7 @@ async fn output(
         | Promise::End { .. }
         | Promise::Compact { .. }
         | Promise::Compacted { .. }
+        | Promise::RunEnd { .. }
         | Promise::Closed
         | Promise::Unknown(_) => return Ok(None),
     };

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{Runtime, SliceError};
+use super::{Runtime, SliceError, runs};
 use crate::history::LeftOutInput;
 use crate::history::image_room::RefusedImages;
 use crate::message::LeftOut;
@@ -63,6 +63,12 @@ pub(super) fn bound_reached(runtime: &Runtime, spent: &Spent) -> Option<&'static
 /// Tells the user, with the next commit, that the thread cannot go on by itself.
 pub(super) fn give_up(manager: &mut HistoryManager, text: &str) {
     manager.promise(Promise::Notice { text: text.to_owned() });
+}
+
+/// The same where the model is to blame: a client's run ends so.
+fn give_up_on_model(manager: &mut HistoryManager, text: &str) {
+    manager.set_trouble(runs::MODEL_ERROR, text);
+    give_up(manager, text);
 }
 
 pub(super) fn class_name(class: ErrorClass) -> &'static str {
@@ -124,7 +130,7 @@ pub(super) fn failed(
         ErrorClass::Fatal => {
             // Somebody has to act; the message is kept, so that the next one finds it in the history.
             manager.history_mut().mark_inputs_model_validated();
-            give_up(manager, &format!("The model cannot be used: {}", e.message));
+            give_up_on_model(manager, &format!("The model cannot be used: {}", e.message));
             Ok(AfterFailure::GaveUp)
         }
     }
@@ -139,7 +145,7 @@ fn leave_out(manager: &mut HistoryManager, why: LeftOut, text: String, out_of_re
         return AfterFailure::Again;
     }
     manager.history_mut().mark_inputs_model_validated();
-    give_up(manager, &text);
+    give_up_on_model(manager, &text);
     AfterFailure::GaveUp
 }
 

@@ -3,7 +3,8 @@
 
 use tokio::time::Instant;
 
-use super::{DisplayEvent, Input, Runtime, SliceError, execute_action};
+use super::{DisplayEvent, Input, Runtime, SliceError, execute_action, runs};
+use crate::agui::emit::End;
 use crate::history::{Arrival, Layer, wording};
 use crate::message::{
     ContentPart, DedupId, InputContent, InputMessage, Outcome, SettledBy, Synthetic, ThreadId, Undeliverable,
@@ -62,6 +63,7 @@ pub(super) async fn give_up(
         manager.promise(Promise::Release);
     }
     manager.promise(Promise::Notice { text: NOTICE.to_owned() });
+    lose_run(&mut manager, &input.message, NOTICE);
     manager.sync(Progress::Aside, runtime.clock.now_ms()).await?;
     tracing::error!(%thread, dedup = %arrival.dedup, "gave up on an input");
     runtime.observer.on_event(thread, &DisplayEvent::Notice(NOTICE.to_owned()));
@@ -127,11 +129,23 @@ pub(super) async fn bury(
         runtime.observer.on_event(thread, &DisplayEvent::Notice(UNDELIVERABLE_NOTICE.to_owned()));
     }
     if let Some(message) = message.filter(|_| !taken) {
+        lose_run(&mut manager, &message, UNDELIVERABLE_NOTICE);
         take(runtime, &mut manager, &message, &died);
     }
     manager.work_for(&died);
     manager.sync(Progress::Aside, runtime.clock.now_ms()).await?;
     execute_action(runtime, &Registry::default(), &mut manager, deadline).await
+}
+
+/// Ends the client's run that a message was to begin which is given up on.
+fn lose_run(manager: &mut HistoryManager, message: &InputMessage, text: &str) {
+    let InputContent::Run(request) = &message.content else { return };
+    let before = manager.run().filter(|run| **run != request.run).map(str::to_owned);
+    manager.begin_run(&request.run);
+    manager.end_run(runs::end_text(&End::failed(runs::WORKER_LOST, text)));
+    if let Some(before) = before {
+        manager.begin_run(&before);
+    }
 }
 
 /// Settles the open calls that `which` names as lost, and says how many.
@@ -148,13 +162,14 @@ fn settle_lost(
 }
 
 fn is_user_text(message: &InputMessage) -> bool {
-    message.content.is_said() && message.synthetic.is_none()
+    (message.content.is_said() || matches!(message.content, InputContent::Run(_)))
+        && message.synthetic.is_none()
 }
 
 /// Takes an input that no delivery has processed.
 fn take(runtime: &Runtime, manager: &mut HistoryManager, message: &InputMessage, arrival: &Arrival) {
     match (&message.content, &message.synthetic) {
-        (content, None) if content.is_said() => {
+        (_, None) if is_user_text(message) => {
             let agent = message.agent().filter(|agent| runtime.agents.knows(agent));
             let agent = agent.unwrap_or_else(|| runtime.agents.default_agent().to_owned());
             manager.found(agent, message.user_id(), arrival.now_ms);

@@ -1,7 +1,7 @@
 //! The first phase: what one input means for its thread. Asks no model and sends nothing; what must be durable
 //! is written by the barrier that follows.
 
-use super::{Runtime, SliceError, choices, compact, operations};
+use super::{Runtime, SliceError, choices, compact, operations, runs};
 use crate::history::{Accepted, Arrival, TIMED_OUT, wording};
 use crate::message::{
     CallId, Compact, ContentPart, InputContent, InputMessage, Resend, Synthetic, ThreadId, UserChoiceRequired,
@@ -105,6 +105,7 @@ async fn take(
         InputContent::Rewind(rewind) => operations::rewind(message, arrival, manager, rewind).await,
         InputContent::Fork(fork) => operations::fork(runtime, message, arrival, manager, fork).await,
         InputContent::Import(import) => operations::import(runtime, message, arrival, manager, import).await,
+        InputContent::Run(run) => runs::start(runtime, message, arrival, manager, run).await,
         InputContent::Close => operations::close(runtime, arrival, manager).await,
         InputContent::Compact(request) => Ok(compact::start(runtime, arrival, manager, request)),
         InputContent::CompactionComplete(report) => Ok(compact::complete(runtime, arrival, manager, report)),
@@ -165,7 +166,8 @@ fn found_thread(
     if matches!(message.content, InputContent::Fork(_) | InputContent::Import(_)) {
         return None;
     }
-    let from_user = message.content.is_said() && message.synthetic.is_none();
+    let said = message.content.is_said() || matches!(message.content, InputContent::Run(_));
+    let from_user = said && message.synthetic.is_none();
     if !from_user {
         return Some(dropped(manager.history().thread(), arrival, "input for an unknown thread"));
     }

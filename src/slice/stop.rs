@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 
-use super::{Runtime, Session};
+use super::{Runtime, Session, runs};
 use crate::history::{Layer, wording};
 use crate::message::{ContentPart, Outcome, SettledBy};
 use crate::store::Promise;
@@ -29,9 +29,16 @@ pub(super) fn asked(runtime: &Runtime, manager: &HistoryManager) -> BoxFuture<'s
     let meta = manager.meta();
     let (thread, here) = (meta.thread.clone(), (meta.epoch, meta.head));
     let seen = manager.seen_stop().map(str::to_owned);
+    let run = manager.run().map(str::to_owned);
     Box::pin(async move {
         loop {
             tokio::time::sleep(POLL).await;
+            if let (Some(run), Some(runs)) = (&run, store.runs())
+                && let Ok(Some(row)) = runs.run(&thread, run).await
+                && row.stop
+            {
+                return;
+            }
             match store.stop(&thread).await {
                 Ok(Some(stop)) if (stop.epoch, stop.head) == here && Some(&stop.id) != seen.as_ref() => {
                     return;
@@ -81,6 +88,7 @@ pub(super) fn end_response(
         manager.promise(Promise::Reply { from: first, to: last, refused });
     }
     if by == StoppedBy::Request {
+        manager.set_trouble(runs::ABORT, NOTICE);
         manager.promise(Promise::Notice { text: NOTICE.to_owned() });
     }
 }

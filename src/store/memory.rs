@@ -5,6 +5,7 @@
 //! It reads no clock: time stands where the last commit, or [`MemoryStore::advance_to`], put it.
 
 mod archive;
+mod runs;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -13,8 +14,9 @@ use async_trait::async_trait;
 
 use super::{
     ChoiceRow, Commit, Committed, Compacted, CompactionCommit, ConversationStore, DeadLetter, Expect,
-    Generation, GenerationId, Loaded, Log, Meta, NewThread, ParkedInput, Span, StateStore, Stop, StoreError,
-    Subscription, SubscriptionChange, ThreadKind, ThreadSummary, behind, body_digest, claim_expiry_ms,
+    Generation, GenerationId, Loaded, Log, Meta, NewThread, ParkedInput, RunRow, RunStore, Span, StateStore,
+    Stop, StoreError, Subscription, SubscriptionChange, ThreadKind, ThreadSummary, behind, body_digest,
+    claim_expiry_ms,
 };
 use crate::message::{CallId, DedupId, Epoch, Item, MessageId, RawJson, Seq, ThreadId};
 
@@ -69,6 +71,9 @@ struct Thread {
     subscriptions: BTreeMap<CallId, bool>,
     choices: BTreeMap<CallId, ChoiceRow>,
     views: BTreeMap<String, RawJson>,
+    runs: BTreeMap<String, RunRow>,
+    /// By run, slice and row.
+    run_events: BTreeMap<(String, u32, u32), String>,
     /// Only its name is left: it is in no list.
     erased: bool,
 }
@@ -473,6 +478,10 @@ impl ConversationStore for MemoryStore {
 
 #[async_trait]
 impl StateStore for MemoryStore {
+    fn runs(&self) -> Option<&dyn RunStore> {
+        Some(self)
+    }
+
     async fn metadata(&self, root: &ThreadId) -> Result<Option<RawJson>, StoreError> {
         Ok(self.of_thread(root, |rows| rows.meta.as_ref().and_then(|meta| meta.metadata.clone())))
     }

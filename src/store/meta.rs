@@ -68,6 +68,8 @@ pub struct Meta {
     pub images_out: ImagesOut,
     /// Usage of the last response.
     pub usage: Option<Usage>,
+    /// The client's run that is under way.
+    pub run: Option<String>,
     /// Opaque, root only; comes back on every output.
     pub metadata: Option<RawJson>,
     /// The token of the last commit: how a writer knows its own commit again.
@@ -115,6 +117,7 @@ impl Meta {
             asked: Asked::default(),
             images_out: ImagesOut::default(),
             usage: None,
+            run: None,
             metadata: None,
             token: String::new(),
             extra: Extra::new(),
@@ -394,6 +397,13 @@ pub enum Promise {
         call: CallId,
         /// Which firing, and when.
         firing: Firing,
+    },
+    /// Tell a client that its run is over.
+    RunEnd {
+        /// Its name.
+        run: String,
+        /// How, as JSON; a text of ours at most.
+        end: String,
     },
     /// Tell a child that its part of the conversation is over.
     End {

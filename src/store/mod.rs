@@ -10,6 +10,7 @@ pub mod dynamodb;
 mod generation;
 pub mod memory;
 mod meta;
+mod runs;
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -29,6 +30,7 @@ pub use generation::{
     behind, position,
 };
 pub use meta::{Asked, Hold, ImagesOut, Meta, OutboxEntry, PendingCall, Promise, Prune, Span, ThreadKind};
+pub use runs::{Cursor, EVENTS_LIFE_MS, RUN_LIFE_MS, RunChange, RunEvents, RunRow, RunState, RunStore};
 
 /// Item text above this is kept in body rows, and the item row refers to it.
 pub const INLINE_BYTES: usize = 8 * 1024;
@@ -311,6 +313,11 @@ pub trait ConversationStore: Send + Sync {
 /// State beside the history.
 #[async_trait]
 pub trait StateStore: Send + Sync {
+    /// The rows of attached clients, where this store has them.
+    fn runs(&self) -> Option<&dyn RunStore> {
+        None
+    }
+
     /// The metadata of a root thread.
     async fn metadata(&self, root: &ThreadId) -> Result<Option<RawJson>, StoreError>;
 

@@ -39,6 +39,7 @@ impl HistoryManager {
             || self.asked
             || !self.subscriptions.is_empty()
             || !self.children.is_empty()
+            || self.run_changed
             || (self.closing && !self.meta.closed)
     }
 
@@ -182,6 +183,7 @@ impl HistoryManager {
         self.exists = true;
         self.struck = false;
         self.asked = false;
+        self.run_changed = false;
         self.meta = meta;
         self.meta.outbox = owed;
         self.history.apply(plan);

@@ -13,6 +13,7 @@ mod known;
 mod outbox;
 mod redaction;
 mod rewind;
+mod runs;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -107,6 +108,10 @@ pub struct HistoryManager {
     struck: bool,
     /// The head as loaded: calls before it were made by an earlier slice.
     loaded_head: Seq,
+    /// A run has begun since the last commit: who asks what is under way is to be told.
+    run_changed: bool,
+    /// Why a client's run cannot go on.
+    trouble: Option<(&'static str, String)>,
     /// Who keeps a copy.
     follower: Option<Arc<dyn Follower>>,
 }
@@ -185,6 +190,8 @@ impl HistoryManager {
             children: Vec::new(),
             closing: false,
             promises: Vec::new(),
+            run_changed: false,
+            trouble: None,
             follower: None,
         }
     }

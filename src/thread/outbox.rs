@@ -34,6 +34,7 @@ impl HistoryManager {
             | Promise::Message { .. }
             | Promise::Schedule { .. }
             | Promise::End { .. }
+            | Promise::RunEnd { .. }
             | Promise::Closed => Vec::new(),
         };
         let epoch = self.history.epoch().to_string();

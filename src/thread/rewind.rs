@@ -25,6 +25,12 @@ impl HistoryManager {
         self.work_for(arrival);
         self.history.rewind(&plan, arrival);
         self.history.end_hidden_subscriptions(active);
+        self.after_rewind(&plan).await?;
+        Ok(Ok(plan))
+    }
+
+    /// What else is over with what is hidden now.
+    pub(super) async fn after_rewind(&mut self, plan: &RewindPlan) -> Result<(), StoreError> {
         self.fall_back().await?;
         for call in &plan.children {
             let thread = ThreadId::child(self.history.thread(), call.as_str());
@@ -35,6 +41,6 @@ impl HistoryManager {
         self.loaded_head = Seq::FIRST;
         // A reply that a later message still owes names items of the log that is left.
         self.kept.retain(|entry| !matches!(entry.promise, Promise::Reply { .. }));
-        Ok(Ok(plan))
+        Ok(())
     }
 }

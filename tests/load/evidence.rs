@@ -159,6 +159,7 @@ pub fn is_kept(entry: &OutboxEntry, evidence: &Evidence) -> bool {
         | Promise::End { .. }
         | Promise::Compact { .. }
         | Promise::Compacted { .. }
+        | Promise::RunEnd { .. }
         | Promise::Closed
         | Promise::Unknown(_) => false,
     }

@@ -225,6 +225,7 @@ impl Sim {
                     | Promise::Schedule { .. }
                     | Promise::Compact { .. }
                     | Promise::Compacted { .. }
+                    | Promise::RunEnd { .. }
                     | Promise::Closed
                     | Promise::Unknown(_) => false,
                 };

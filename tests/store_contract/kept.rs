@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use dormouse::message::{CallId, DedupId, Epoch, MessageId, RawJson, Seq, ThreadId};
 use dormouse::store::{
-    ChoiceRow, Commit, Committed, DeadLetter, Expect, MAX_ACTIONS, Stop, StoreError, SubscriptionChange,
+    ChoiceRow, Commit, Committed, Cursor, DeadLetter, Expect, MAX_ACTIONS, RunChange, RunEvents, RunRow,
+    RunState, Stop, StoreError, SubscriptionChange,
 };
 
 use crate::bed::{Bed, append, create, days, item, now_ms, parked, raws, said};
@@ -370,4 +371,56 @@ pub async fn the_last_cancel_request_is_loaded_with_its_thread(bed: &Bed) {
         assert_eq!(loaded.stop, Some(stop));
         assert_eq!(loaded.meta, Some(meta.clone()), "it touches nothing else");
     }
+}
+
+pub async fn a_clients_run_is_made_once_changed_until_it_ends_and_shown_in_order(bed: &Bed) {
+    let runs = bed.store.runs().expect("every store of ours keeps runs");
+    let (thread, now) = (ThreadId::from("t"), now_ms());
+    // Names are the client's own: one that begins like another, blanks, and more than a key holds.
+    let names = ["main", "main#1", " ", "é", &"x".repeat(900)].map(str::to_owned);
+    let config = format!("{{\"tools\":\"{}\"}}", "c".repeat(20_000));
+    for name in &names {
+        assert_eq!(runs.run(&thread, name).await.unwrap(), None);
+        assert_eq!(runs.change_run(&thread, name, &RunChange::Begin, now).await.unwrap(), None);
+        let row = RunRow::queued(name, &config, now + 5);
+        assert!(runs.put_run(&thread, &row, now).await.unwrap());
+        assert!(
+            !runs.put_run(&thread, &RunRow::queued(name, "{}", 0), now).await.unwrap(),
+            "the first one stays"
+        );
+        assert_eq!(runs.run(&thread, name).await.unwrap(), Some(row));
+    }
+    let change =
+        async |change: RunChange| runs.change_run(&thread, "main", &change, now).await.unwrap().unwrap();
+    assert_eq!(change(RunChange::Begin).await.attempt, 1);
+    assert_eq!(change(RunChange::Wait).await.state, RunState::Waiting);
+    let begun = change(RunChange::Begin).await;
+    assert_eq!((begun.attempt, begun.state, begun.stop), (2, RunState::Running, false));
+    assert_eq!(change(RunChange::Attach { until_ms: now + 9 }).await.attached_until_ms, now + 9);
+    assert!(change(RunChange::Stop).await.stop);
+    let ended = change(RunChange::End("first".to_owned())).await;
+    assert_eq!((ended.state, ended.end.as_deref()), (RunState::Ended, Some("first")));
+    for late in [RunChange::Begin, RunChange::Wait, RunChange::Stop, RunChange::End("second".to_owned())] {
+        assert_eq!(change(late).await, ended, "an ended run stays as it is");
+    }
+    assert_eq!(runs.run(&thread, "main").await.unwrap(), Some(ended));
+
+    let long = "r".repeat(500_000);
+    let shown = [(1, 1, "a"), (1, 2, long.as_str()), (1, 10, "c"), (2, 1, "d"), (10, 1, "e")];
+    for (attempt, n, text) in shown.iter().rev() {
+        let events = RunEvents { attempt: *attempt, n: *n, text: (*text).to_owned() };
+        runs.put_run_events(&thread, "main", &events, now).await.unwrap();
+    }
+    let of_another = RunEvents { attempt: 1, n: 1, text: "other".to_owned() };
+    runs.put_run_events(&thread, "main#1", &of_another, now).await.unwrap();
+    let after = async |attempt, n| {
+        let events = runs.run_events(&thread, "main", Cursor { attempt, n }).await.unwrap();
+        events.into_iter().map(|events| (events.attempt, events.n, events.text)).collect::<Vec<_>>()
+    };
+    let owned =
+        |from: usize| shown[from..].iter().map(|(a, n, t)| (*a, *n, (*t).to_owned())).collect::<Vec<_>>();
+    assert!(after(0, 0).await == owned(0));
+    assert!(after(1, 2).await == owned(2));
+    assert!(after(1, 11).await == owned(3));
+    assert!(after(10, 1).await.is_empty());
 }

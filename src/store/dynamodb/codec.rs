@@ -14,8 +14,8 @@ use crate::message::{
     CallId, DedupId, Epoch, Item, ItemBody, ItemFacts, ItemId, LeftOut, MessageId, Seq, ThreadId, excerpt_of,
 };
 use crate::store::{
-    ChoiceRow, DeadLetter, Extra, Generation, INLINE_BYTES, ParkedInput, Prune, Span, Stop, Subscription,
-    body_digest,
+    ChoiceRow, DeadLetter, Extra, Generation, INLINE_BYTES, ParkedInput, Prune, RunEvents, Span, Stop,
+    Subscription, body_digest,
 };
 
 /// A row's attributes.
@@ -375,6 +375,20 @@ pub(super) fn view_row(thread: &ThreadId, view_type: &str, view: &str) -> Row {
     let mut row = new_row(&keys::view(thread, view_type));
     row.insert(VIEW_TYPE.to_owned(), s(view_type));
     put_text(&mut row, view);
+    row
+}
+
+/// What a client brought to a run, as a row.
+pub(super) fn run_row(thread: &ThreadId, run: &str, config: &str) -> Row {
+    let mut row = new_row(&keys::run(thread, run));
+    put_text(&mut row, config);
+    row
+}
+
+/// What a slice shows of a run, as a row.
+pub(super) fn run_events_row(thread: &ThreadId, run: &str, events: &RunEvents) -> Row {
+    let mut row = new_row(&keys::run_events(thread, run, events.attempt, events.n));
+    put_text(&mut row, &events.text);
     row
 }
 

@@ -56,6 +56,8 @@ const MAX_PART: usize = 512;
 const SEQ_DIGITS: usize = 12;
 /// Digits of a generation's number.
 const GENERATION_DIGITS: usize = 10;
+/// Digits of a slice's and a row's number within a run.
+const EVENT_DIGITS: usize = 10;
 /// Digits of a body part's number.
 const PART_DIGITS: usize = 6;
 /// Digits of a creation time in milliseconds.
@@ -215,6 +217,17 @@ pub(super) fn base(thread: &ThreadId, epoch: Epoch) -> Key {
     Key::new(log_pk(thread, epoch), BASE)
 }
 
+/// A run of an attached client.
+pub(super) fn run(thread: &ThreadId, run: &str) -> Key {
+    Key::new(thread_pk(thread), format!("R#{}", part(run)))
+}
+
+/// What one of a run's slices shows.
+pub(super) fn run_events(thread: &ThreadId, run: &str, attempt: u32, n: u32) -> Key {
+    let sk = format!("E#{}#{attempt:0EVENT_DIGITS$}#{n:0EVENT_DIGITS$}", part(run));
+    Key::new(thread_pk(thread), sk)
+}
+
 /// Who inherits of a thread's logs.
 pub(super) fn heir(thread: &ThreadId, heir: &ThreadId) -> Key {
     Key::new(thread_pk(thread), format!("{HEIR}{}", part(heir.as_str())))
@@ -295,6 +308,8 @@ mod tests {
         is(heir(&t, &ThreadId::from("fork 1")), "T#slack:C1", "H#fork%201");
         is(body_part("abc", 1), "B#abc", "000001");
         is(claim_part("abc", 0), "X#abc", "000000");
+        is(run(&t, "run 1"), "T#slack:C1", "R#run%201");
+        is(run_events(&t, "r#", 2, 7), "T#slack:C1", "E#r%23#0000000002#0000000007");
         is(manifest("http://tools/x"), "M#http://tools/x", "manifest");
         is(dead_letter(&t, &MessageId::from("m-1")), "T#slack:C1", "U#m-1");
         let listed = |list| list_entry(list, t.as_str(), 1_700_000_000_000);

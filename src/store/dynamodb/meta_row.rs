@@ -48,6 +48,8 @@ const RECENT: &str = "recent";
 /// Causes that were received more than once: a string set, since it is added to beside commits.
 pub(super) const REDELIVERED: &str = "redelivered";
 const SELF_CAUSED: &str = "self_caused";
+/// The client's run that is under way.
+const RUN: &str = "run";
 const USAGE: &str = "usage";
 const SHOWN: &str = "shown";
 const ASKED: &str = "asked";
@@ -100,6 +102,7 @@ pub(super) fn owned(meta: &Meta) -> Vec<Assignment> {
         (ASKED, (meta.asked != Asked::default()).then(|| json(&meta.asked))),
         (IMAGES_OUT, (meta.images_out != ImagesOut::default()).then(|| json(&meta.images_out))),
         (USAGE, meta.usage.as_ref().map(json)),
+        (RUN, meta.run.as_deref().map(s)),
         (METADATA, meta.metadata.as_ref().map(|metadata| s(metadata.get()))),
         (EXTRA, (!meta.extra.is_empty()).then(|| json(&meta.extra))),
         (TOKEN, Some(s(&meta.token))),
@@ -212,6 +215,7 @@ pub(super) fn read(row: &Row) -> Result<Meta, StoreError> {
         },
         shown: text(row, SHOWN).and_then(|shown| serde_json::from_str(shown).ok()),
         asked: text(row, ASKED).and_then(|asked| serde_json::from_str(asked).ok()).unwrap_or_default(),
+        run: text(row, RUN).map(str::to_owned),
         images_out: match text(row, IMAGES_OUT) {
             Some(images) => {
                 serde_json::from_str(images).map_err(|_| corrupt(IMAGES_OUT, "does not parse"))?

@@ -10,6 +10,7 @@
 //! | `compact` | the transaction of a summary, beside it |
 //! | `archive` | redaction and erasure |
 //! | `state` | what is not history, and the list of threads |
+//! | `runs` | runs of attached clients, and what is shown of them |
 //! | `calls` | one request, repeated in place: the only retries there are |
 //! | `round_trips` | a count of them |
 //! | `table` | making the table |
@@ -32,6 +33,7 @@ mod meta_row;
 mod owners;
 mod reads;
 mod round_trips;
+mod runs;
 mod state;
 mod table;
 

@@ -29,6 +29,8 @@ pub(super) enum Range {
     Waiting,
     /// Items at these positions.
     Items(RangeInclusive<u64>),
+    /// From one sort key to another.
+    Between(String, String),
 }
 
 impl DynamoStore {
@@ -127,6 +129,11 @@ impl DynamoStore {
                 condition.push_str(" AND sk BETWEEN :from AND :to");
                 values.insert(":from".to_owned(), s(keys::PARKED));
                 values.insert(":to".to_owned(), s(keys::BEHIND_CHOICES));
+            }
+            Range::Between(from, to) => {
+                condition.push_str(" AND sk BETWEEN :from AND :to");
+                values.insert(":from".to_owned(), s(from));
+                values.insert(":to".to_owned(), s(to));
             }
             Range::Items(seqs) => {
                 condition.push_str(" AND sk BETWEEN :from AND :to");

@@ -13,7 +13,9 @@ use super::keys::{self, Key, LISTS, LPK, LSK, List};
 use super::reads::{BATCH_KEYS, Range};
 use super::{DynamoStore, meta_row};
 use crate::message::{CallId, MessageId, RawJson, ThreadId};
-use crate::store::{ChoiceRow, DeadLetter, StateStore, Stop, StoreError, Subscription, ThreadSummary};
+use crate::store::{
+    ChoiceRow, DeadLetter, RunStore, StateStore, Stop, StoreError, Subscription, ThreadSummary,
+};
 
 /// The most threads one list returns.
 pub(super) const MAX_LIST: usize = 1_000;
@@ -29,7 +31,7 @@ impl DynamoStore {
         Ok(text.map(|text| (row, text)))
     }
 
-    async fn put_text_row(&self, row: Row, text: &str) -> Result<(), StoreError> {
+    pub(super) async fn put_text_row(&self, row: Row, text: &str) -> Result<(), StoreError> {
         let pk = codec::text(&row, keys::PK).unwrap_or_default();
         self.put_bodies([(pk, text)].into_iter()).await?;
         self.repeat("PutItem", || {
@@ -103,6 +105,10 @@ impl DynamoStore {
 
 #[async_trait]
 impl StateStore for DynamoStore {
+    fn runs(&self) -> Option<&dyn RunStore> {
+        Some(self)
+    }
+
     async fn metadata(&self, root: &ThreadId) -> Result<Option<RawJson>, StoreError> {
         Ok(self.get(&keys::meta(root)).await?.as_ref().and_then(meta_row::metadata))
     }

@@ -1,0 +1,103 @@
+//! A thread as a client's messages.
+
+use axum::extract::rejection::{PathRejection, QueryRejection};
+use axum::extract::{Path, Query, State};
+use axum::response::{IntoResponse, Response};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{answer, thread_of};
+use crate::agui::convert::{self, place, repository};
+use crate::agui::wire::Message;
+use crate::http::auth::Caller;
+use crate::http::threads::{path, query};
+use crate::http::{ApiError, HttpDeps};
+use crate::message::{CallId, Epoch, ThreadId, UserChoiceRequired};
+use crate::store::{Loaded, Store, StoreError};
+use crate::thread::load_branch;
+
+/// The newest logs that are shown as branches.
+const MAX_BRANCHES: u32 = 64;
+
+/// A thread as it stands.
+#[derive(Default)]
+pub(super) struct View {
+    pub messages: Vec<Message>,
+    pub active_run: Option<String>,
+}
+
+/// The head of a thread; nothing of one that does not exist.
+pub(super) async fn current(store: &dyn Store, thread: &ThreadId) -> Result<View, StoreError> {
+    let loaded = store.load(thread, &[]).await?;
+    let active_run = loaded.meta.as_ref().and_then(|meta| meta.run.clone());
+    Ok(View { messages: shown(&loaded), active_run })
+}
+
+fn shown(loaded: &Loaded) -> Vec<Message> {
+    let Some(meta) = &loaded.meta else { return Vec::new() };
+    let mut messages = convert::messages(&place(meta.logs(), &loaded.items));
+    let asked = meta.pending.iter().filter(|call| call.needs_consent());
+    let asked = asked.filter_map(|call| loaded.choices.iter().find(|row| row.id == call.call.permission()));
+    let interrupts: Vec<Value> = asked
+        .filter_map(|row| serde_json::from_str::<UserChoiceRequired>(&row.body).ok())
+        .map(|choice| {
+            json!({
+                "id": choice.id, "reason": "tool_call", "message": choice.prompt,
+                "toolCallId": CallId::of_choice(&choice.id), "responseSchema": convert::approval(),
+            })
+        })
+        .collect();
+    // Otherwise a page that is loaded anew would not know of the pause.
+    let last = messages.iter_mut().rev().find_map(|message| match message {
+        Message::Assistant { metadata, .. } => Some(metadata),
+        Message::User { .. } | Message::Tool { .. } | Message::Reasoning { .. } => None,
+    });
+    if let Some(metadata) = last.filter(|_| !interrupts.is_empty()) {
+        *metadata = Some(json!({ "custom": { "agui": { "interrupts": interrupts } } }));
+    }
+    messages
+}
+
+#[derive(Deserialize)]
+pub(in crate::http) struct Format {
+    format: Option<String>,
+}
+
+/// `GET /agui/threads/{thread}/messages`
+pub(in crate::http) async fn messages(
+    State(deps): State<HttpDeps>,
+    caller: Result<Caller, ApiError>,
+    name: Result<Path<String>, PathRejection>,
+    format: Result<Query<Format>, QueryRejection>,
+) -> Response {
+    let shown = async {
+        let (caller, name) = (caller?, path(name)?);
+        let format = query(format)?.format;
+        let (store, thread) = (&*deps.callback.store, thread_of(&name));
+        // One that does not exist, or is somebody else's, is empty.
+        let meta = match store.meta(&thread).await? {
+            Some(meta) if caller.may(store, &meta).await? => Some(meta),
+            Some(_) | None => None,
+        };
+        if format.as_deref() == Some("repository") {
+            let mut views = Vec::new();
+            let last = meta.as_ref().map(|meta| meta.epoch.0);
+            for epoch in last.into_iter().flat_map(|last| last.saturating_sub(MAX_BRANCHES)..=last) {
+                if let Some(loaded) = load_branch(store, &thread, Some(Epoch(epoch))).await? {
+                    views.push(self::shown(&loaded));
+                }
+            }
+            return Ok(axum::Json(repository(&views)).into_response());
+        }
+        let view = match meta {
+            Some(_) => current(store, &thread).await?,
+            None => View::default(),
+        };
+        let mut body = json!({ "threadId": name, "messages": view.messages });
+        if let Some(run) = view.active_run {
+            body["activeRunId"] = Value::from(run);
+        }
+        Ok(axum::Json(body).into_response())
+    };
+    answer(shown.await)
+}

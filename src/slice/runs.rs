@@ -1,0 +1,366 @@
+//! A client's run: what its request asks of the thread, and how it ends. The request is a view and never the history; what
+//! it asks for is decided here, where the thread is loaded and only one slice can move it.
+
+use std::collections::BTreeSet;
+
+use async_trait::async_trait;
+
+use super::prepare::PrepareResult;
+use super::{Runtime, SliceError, choices};
+use crate::agui::branch::{Cut, Decision, DecisionKind, View, decide};
+use crate::agui::convert::{Placed, approval, said};
+use crate::agui::emit::End;
+use crate::agui::wire::{ClientTool, Interrupt};
+use crate::history::{Accepted, Arrival};
+use crate::message::{
+    CallId, ContentPart, DedupId, Epoch, InputContent, InputMessage, Item, ResumeAnswer, RunRecord,
+    RunRequest, ThreadId, UserChoiceAnswer, UserChoiceRequired,
+};
+use crate::store::{DedupLife, Loaded, Meta, PendingCall, RunState};
+use crate::thread::{Handled, HistoryManager, load_branch};
+use crate::tools::{Execution, Invocation, Registry, Tool, ToolDefinition, ToolError, Waiting};
+
+/// The newest logs that a request is looked for in. An older one can still be forked.
+const MAX_BRANCHES: u32 = 64;
+/// The server of calls that run in a client.
+pub(super) const CLIENT: &str = "@client";
+
+/// Codes of the protocol.
+pub(super) const MODEL_ERROR: &str = "MODEL_ERROR";
+pub(super) const STEP_LIMIT: &str = "STEP_LIMIT";
+pub(super) const INTERNAL: &str = "INTERNAL";
+pub(super) const ABORT: &str = "abort";
+pub(super) const WORKER_LOST: &str = "WORKER_LOST";
+const THREAD_BUSY: &str = "THREAD_BUSY";
+const PENDING_INTERRUPTS: &str = "PENDING_INTERRUPTS";
+const UNKNOWN_INTERRUPT: &str = "UNKNOWN_INTERRUPT_ID";
+const PARTIAL_RESUME: &str = "PARTIAL_RESUME";
+const INVALID_PAYLOAD: &str = "INVALID_PAYLOAD";
+const RESUME_ERROR: &str = "INTERRUPT_RESUME_ERROR";
+
+/// A tool that runs in a client: its call is shown to it, and its result comes with a later request.
+struct InClient(ToolDefinition);
+
+#[async_trait]
+impl Tool for InClient {
+    fn definition(&self) -> &ToolDefinition {
+        &self.0
+    }
+
+    fn execution(&self) -> Execution {
+        Execution::Asynchronous(Waiting::Active)
+    }
+
+    fn server(&self) -> Option<&str> {
+        Some(CLIENT)
+    }
+
+    async fn execute(&self, _call: &Invocation) -> Result<(), ToolError> {
+        Ok(())
+    }
+}
+
+/// The agent's tools and the client's. Of two with one name the agent's stays.
+pub(super) fn with_client_tools(registry: &Registry, tools: &[ClientTool]) -> Registry {
+    let own = registry.iter().cloned();
+    let client = tools.iter().map(|tool| -> std::sync::Arc<dyn Tool> {
+        std::sync::Arc::new(InClient(ToolDefinition {
+            name: tool.name.clone(),
+            description: tool.description.clone(),
+            input_schema: tool.parameters.clone(),
+        }))
+    });
+    Registry::new(own.chain(client))
+}
+
+/// Takes a client's request.
+pub(super) async fn start(
+    runtime: &Runtime,
+    message: &InputMessage,
+    arrival: &Arrival,
+    manager: &mut HistoryManager,
+    request: &RunRequest,
+) -> Result<PrepareResult, SliceError> {
+    manager.record_processed(arrival, DedupLife::Days);
+    if is_over(runtime, manager.history().thread(), &request.run).await? {
+        return Ok(PrepareResult::Handled);
+    }
+    let head = head(manager);
+    let before = manager.run().map(str::to_owned);
+    let branches = match manager.meta().epoch {
+        Epoch(0) => Vec::new(),
+        Epoch(epoch) => branches(runtime, manager.history().thread(), epoch).await?,
+    };
+    let (decision, running) = {
+        let mut views: Vec<View<'_>> = branches.iter().map(view).collect();
+        views.push(View { epoch: manager.meta().epoch, items: place(&head, manager.history().committed()) });
+        let running = views.last().and_then(|view| view.items.iter().rfind(|placed| placed.is_said()));
+        (decide(&views, request), running.map(Placed::id))
+    };
+    // Answers are for the head as it stands; only what the user says besides them is taken of the list.
+    let decision = match request.resume {
+        None => decision,
+        Some(_) => Decision {
+            cut: None,
+            results: Vec::new(),
+            kind: if decision.say.is_empty() { DecisionKind::Nothing } else { DecisionKind::Say },
+            ..decision
+        },
+    };
+    let asked = asked(manager);
+    if before.is_some() && is_stale(request, &decision, running.as_deref()) {
+        refuse(manager, request, before, THREAD_BUSY, "another run of this thread is under way; try again");
+        return Ok(PrepareResult::Handled);
+    }
+    if let Some(answers) = request.resume.as_ref().filter(|answers| !answers.is_empty() || !asked.is_empty())
+    {
+        if let Err((code, why)) = check(&asked, answers, manager) {
+            refuse(manager, request, before, code, &why);
+            return Ok(PrepareResult::Handled);
+        }
+    } else if !asked.is_empty() {
+        let why = "the thread waits for an answer; send `resume` with one for each interrupt";
+        refuse(manager, request, before, PENDING_INTERRUPTS, why);
+        return Ok(PrepareResult::Handled);
+    }
+    if before.is_some() {
+        // Its client has gone on: what was left of it is cut short, or answered by what comes now.
+        manager.end_run(end_text(&match decision.kind {
+            DecisionKind::Say | DecisionKind::Reload => End::failed(ABORT, "stopped: the user has gone on"),
+            DecisionKind::Continue | DecisionKind::Nothing => End::Finished,
+        }));
+    }
+    manager.begin_run(&request.run);
+    let mut result = PrepareResult::Handled;
+    if let Some(answers) = &request.resume {
+        for answer in
+            answers.iter().filter(|answer| asked.iter().any(|choice| choice.id.as_str() == answer.interrupt))
+        {
+            if self::answer(manager, arrival, answer) == PrepareResult::Ready {
+                result = PrepareResult::Ready;
+            }
+        }
+    }
+    if let Some(refused) = cut(runtime, manager, arrival, &decision).await? {
+        manager.end_run(end_text(&End::failed(INTERNAL, refused)));
+        return Ok(PrepareResult::Handled);
+    }
+    for given in &decision.results {
+        let call = CallId::new(&given.call);
+        let text = match given.failed && !given.text.starts_with("Error: ") {
+            true => format!("Error: {}", given.text),
+            false => given.text.clone(),
+        };
+        let result_message =
+            InputMessage::tool_result(message.group_id.clone(), call, vec![ContentPart::Text(text)]);
+        let thread = manager.history().thread().as_str().to_owned();
+        let dedup = DedupId::derive("agui-result", &[&thread, &given.call]);
+        match manager.handle_input(&result_message, &Arrival { dedup, ..arrival.clone() }).await? {
+            Handled::Accepted(Accepted::Ready) => result = PrepareResult::Ready,
+            Handled::Accepted(_) | Handled::Processed | Handled::Unfinished => {}
+        }
+    }
+    let mut said_something = false;
+    for new in &decision.say {
+        let content = InputContent::Parts(new.parts.clone());
+        let new_message = InputMessage {
+            content,
+            metadata: message.metadata.clone(),
+            ..InputMessage::plain(message.group_id.clone(), InputContent::Release)
+        };
+        let dedup = said(manager.history().epoch(), &new.id);
+        match manager.handle_input(&new_message, &Arrival { dedup, ..arrival.clone() }).await? {
+            Handled::Accepted(Accepted::Ready) => said_something = true,
+            Handled::Accepted(_) | Handled::Processed | Handled::Unfinished => {}
+        }
+    }
+    // What the user said is in the commit that says that this message is processed.
+    manager.history_mut().mark_inputs_model_validated();
+    Ok(match decision.kind {
+        DecisionKind::Say if said_something => PrepareResult::Ready,
+        DecisionKind::Say => {
+            manager.end_run(end_text(&End::failed(INTERNAL, "the message is empty: nothing was stored")));
+            PrepareResult::Handled
+        }
+        DecisionKind::Reload => PrepareResult::Ready,
+        DecisionKind::Continue => result,
+        DecisionKind::Nothing if result == PrepareResult::Ready || !asked.is_empty() => result,
+        // A turn whose model never answered, because its run failed say, is answered now.
+        DecisionKind::Nothing if manager.history().awaits_answer() && request.resume.is_none() => {
+            PrepareResult::Ready
+        }
+        DecisionKind::Nothing => {
+            manager.end_run(end_text(&End::Unchanged));
+            PrepareResult::Handled
+        }
+    })
+}
+
+/// Whether a run was stopped before anybody worked on it.
+async fn is_over(runtime: &Runtime, thread: &ThreadId, run: &str) -> Result<bool, SliceError> {
+    let Some(runs) = runtime.store.runs() else { return Ok(false) };
+    Ok(runs.run(thread, run).await?.is_some_and(|row| row.state == RunState::Ended))
+}
+
+/// Ends a run before it begins; the one that is under way stays.
+fn refuse(manager: &mut HistoryManager, request: &RunRequest, before: Option<String>, code: &str, why: &str) {
+    manager.begin_run(&request.run);
+    manager.end_run(end_text(&End::failed(code, why)));
+    if let Some(before) = before {
+        manager.begin_run(&before);
+    }
+}
+
+/// How a run ended, as it is kept.
+pub(super) fn end_text(end: &End) -> String {
+    serde_json::to_string(end).expect("bug: an end serialises")
+}
+
+/// Whether a request comes from a view that does not know of the running turn (R13).
+fn is_stale(request: &RunRequest, decision: &Decision, running: Option<&str>) -> bool {
+    let goes_on = match decision.kind {
+        DecisionKind::Say | DecisionKind::Reload => true,
+        DecisionKind::Continue => false,
+        DecisionKind::Nothing => request.resume.is_none(),
+    };
+    let knows = |running: &str| {
+        request.append
+            || request
+                .records
+                .iter()
+                .any(|record| matches!(record, RunRecord::User { id, .. } if id == running))
+    };
+    goes_on && !running.is_some_and(knows)
+}
+
+/// Where each item of the head's view is stored.
+fn head(manager: &HistoryManager) -> Vec<(ThreadId, Epoch)> {
+    manager.meta().logs().map(|(thread, epoch)| (thread.clone(), epoch)).collect()
+}
+
+/// Items with their places; those of other threads by the order in which these first appear.
+fn place<'a>(logs: &[(ThreadId, Epoch)], items: &'a [Item]) -> Vec<Placed<'a>> {
+    crate::agui::convert::place(logs.iter().map(|(thread, epoch)| (thread, *epoch)), items)
+}
+
+fn view(loaded: &(Meta, Loaded)) -> View<'_> {
+    let (meta, loaded) = loaded;
+    View { epoch: meta.epoch, items: crate::agui::convert::place(meta.logs(), &loaded.items) }
+}
+
+/// The logs before the current one.
+async fn branches(
+    runtime: &Runtime,
+    thread: &ThreadId,
+    epoch: u32,
+) -> Result<Vec<(Meta, Loaded)>, SliceError> {
+    let mut branches = Vec::new();
+    for epoch in epoch.saturating_sub(MAX_BRANCHES)..epoch {
+        if let Some(loaded) = load_branch(&*runtime.store, thread, Some(Epoch(epoch))).await?
+            && let Some(meta) = loaded.meta.clone()
+        {
+            branches.push((meta, loaded));
+        }
+    }
+    Ok(branches)
+}
+
+/// Goes on where the request stands; says why that cannot be, fit for the user.
+async fn cut(
+    runtime: &Runtime,
+    manager: &mut HistoryManager,
+    arrival: &Arrival,
+    decision: &Decision,
+) -> Result<Option<String>, SliceError> {
+    let Some(Cut { epoch, keep }) = decision.cut else { return Ok(None) };
+    let branch = match epoch == manager.meta().epoch {
+        true => None,
+        false => load_branch(&*runtime.store, manager.history().thread(), Some(epoch)).await?,
+    };
+    Ok(manager.cut(keep, branch, arrival).await?.err().map(|refused| refused.to_string()))
+}
+
+/// Questions whether a call may run that the thread waits for.
+fn asked(manager: &HistoryManager) -> Vec<UserChoiceRequired> {
+    let waiting = manager.history().open_calls().filter(|call| call.needs_consent());
+    let choices = waiting.filter_map(|call| manager.open_choice(&call.call.permission()));
+    choices.filter_map(|row| serde_json::from_str(&row.body).ok()).collect()
+}
+
+/// Whether a batch of answers is one: in this order shape, unknown, duplicate, missing, payload. Nothing has changed yet.
+fn check(
+    asked: &[UserChoiceRequired],
+    answers: &[ResumeAnswer],
+    manager: &HistoryManager,
+) -> Result<(), (&'static str, String)> {
+    let mut seen = BTreeSet::new();
+    if answers.iter().any(|answer| answer.interrupt.is_empty()) {
+        return Err((RESUME_ERROR, "an answer names no interrupt".to_owned()));
+    }
+    // The same answers once more, after a lost answer of ours: there is nothing left to do.
+    let is_over = |answer: &ResumeAnswer| {
+        let call = CallId::of_choice(&CallId::new(&answer.interrupt));
+        answer.interrupt != call.as_str() && manager.history().call(&call).is_some()
+    };
+    if asked.is_empty() && answers.iter().all(is_over) {
+        return Ok(());
+    }
+    let known = |id: &str| asked.iter().any(|choice| choice.id.as_str() == id);
+    if let Some(unknown) = answers.iter().find(|answer| !known(&answer.interrupt)) {
+        return Err((UNKNOWN_INTERRUPT, format!("no interrupt {:?} is open", unknown.interrupt)));
+    }
+    if let Some(twice) = answers.iter().find(|answer| !seen.insert(&answer.interrupt)) {
+        return Err((RESUME_ERROR, format!("interrupt {:?} is answered twice", twice.interrupt)));
+    }
+    if let Some(missing) =
+        asked.iter().find(|choice| !answers.iter().any(|a| a.interrupt == choice.id.as_str()))
+    {
+        return Err((PARTIAL_RESUME, format!("interrupt {:?} has no answer", missing.id.as_str())));
+    }
+    let bad = |answer: &&ResumeAnswer| {
+        let approved = answer.payload.as_ref().map(|payload| payload.get("approved"));
+        answer.resolved && !matches!(approved, Some(Some(serde_json::Value::Bool(_))))
+    };
+    match answers.iter().find(bad) {
+        Some(bad) => Err((INVALID_PAYLOAD, format!("the answer to {:?} needs `approved`", bad.interrupt))),
+        None => Ok(()),
+    }
+}
+
+/// Takes one checked answer. Given up is refused.
+fn answer(manager: &mut HistoryManager, arrival: &Arrival, answer: &ResumeAnswer) -> PrepareResult {
+    let approved = answer.resolved
+        && answer.payload.as_ref().and_then(|payload| payload.get("approved"))
+            == Some(&serde_json::Value::Bool(true));
+    let given =
+        UserChoiceAnswer { id: CallId::new(&answer.interrupt), selected: Some(usize::from(!approved)) };
+    let thread = manager.history().thread().as_str().to_owned();
+    let dedup = DedupId::derive("agui-answer", &[&thread, &answer.interrupt]);
+    choices::answer(&Arrival { dedup, ..arrival.clone() }, manager, &given)
+}
+
+/// How the run ends as the thread stands now; none: it goes on, somebody works for it.
+pub(super) fn outcome(manager: &HistoryManager) -> Option<End> {
+    if let Some((code, text)) = manager.trouble() {
+        return Some(End::failed(code, text));
+    }
+    let in_client = |call: &&PendingCall| call.server.as_deref() == Some(CLIENT);
+    let open: Vec<&PendingCall> =
+        manager.history().open_calls().filter(|call| !manager.history().has_arrived(&call.call)).collect();
+    let asked = asked(manager);
+    if open.iter().any(|call| !in_client(call) && !call.needs_consent()) {
+        return None;
+    }
+    if asked.is_empty() {
+        // One whose question waits for its turn will be asked.
+        return open.iter().all(in_client).then_some(End::Finished);
+    }
+    let interrupts = asked.into_iter().map(|choice| Interrupt {
+        reason: "tool_call".to_owned(),
+        message: Some(choice.prompt),
+        tool_call_id: Some(CallId::of_choice(&choice.id).as_str().to_owned()),
+        id: choice.id.as_str().to_owned(),
+        response_schema: Some(approval()),
+    });
+    Some(End::Interrupted { interrupts: interrupts.collect() })
+}
