@@ -162,7 +162,7 @@ proptest! {
                 kind.ends_with("_START") || kind.ends_with("_END") || kind.starts_with("RUN_")
             })
             .collect();
-        let mut broken = events.clone();
+        let mut broken = events;
         broken.remove(pairs[cut.index(pairs.len())]);
         prop_assert!(refused(&broken).is_some(), "{:#?}", broken);
     }
