@@ -21,6 +21,9 @@ const LIMIT: Duration = Duration::from_secs(400);
 /// Milliseconds for one step of a driver.
 const STEP: &str = "30000";
 
+/// Drivers wait for what a browser does at once: one after another they disturb each other less.
+static ONE_AT_A_TIME: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
 /// Tools as the drivers expect them, in this process. A result goes to the callback, as of any tool server.
 async fn tool_server() -> String {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -80,6 +83,7 @@ async fn serve(home: &Home) -> Option<(Serving, String)> {
 
 /// Runs one driver to its end; what it says is the failure.
 async fn drive(driver: &str, more: &[&str]) {
+    let _turn = ONE_AT_A_TIME.lock().await;
     let home = Home::new();
     let Some((serving, drivers)) = serve(&home).await else { return };
     let endpoint = format!("{}/agui/agent/default/run", serving.endpoints["http"].as_str().unwrap());
