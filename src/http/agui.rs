@@ -31,7 +31,7 @@ use crate::store::{Meta, RunChange, RunRow, RunState, RunStore};
 
 pub(super) use views::messages;
 
-/// How long a stream lasts at most, where whatever serves the router gives it less than [`tail`] would take: behind an HTTP
+/// How long a stream lasts at most, where whatever serves the router gives it less than a stream would take: behind an HTTP
 /// API the whole of it is one buffered body. The run goes on; posting it again shows the rest.
 #[derive(Clone, Copy, Debug)]
 pub struct StreamTime(pub Duration);

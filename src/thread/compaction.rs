@@ -13,7 +13,7 @@ use crate::thread::MAX_SPAWNS;
 /// Older generations that a rewind or a fork looks through.
 const MAX_GENERATIONS: usize = 1_000;
 
-/// A thread's generations, newest first, as far as they can be read; at most [`MAX_GENERATIONS`].
+/// A thread's generations, newest first, as far as they can be read; at most a bounded number.
 pub async fn generations(
     store: &dyn ConversationStore,
     newest: Option<&Pointer>,
