@@ -205,6 +205,13 @@ pub(super) async fn connect(
     answer(connected.await)
 }
 
+/// What a client wants to end.
+#[derive(serde::Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct StopRequest {
+    run_id: Option<String>,
+}
+
 /// `POST /agui/agent/{agent}/stop/{thread}`
 pub(super) async fn stop(
     State(deps): State<HttpDeps>,
@@ -218,16 +225,20 @@ pub(super) async fn stop(
         let body::Read::Whole(bytes) = body::read(body).await else {
             return Err(ApiError::bad("the body broke off"));
         };
-        // An empty body and one that says nothing name whatever runs.
-        let asked = serde_json::from_slice::<Value>(&bytes).ok();
-        let asked = asked.as_ref().and_then(|body| body.get("runId")).and_then(Value::as_str);
+        // An empty body and one that says nothing name whatever runs; one that cannot be read must not.
+        let asked = match bytes.iter().all(u8::is_ascii_whitespace) {
+            true => None,
+            false => {
+                let named: StopRequest =
+                    serde_json::from_slice(&bytes).map_err(|e| ApiError::bad(format!("the body: {e}")))?;
+                named.run_id
+            }
+        };
         let now_ms = SystemClock.now_ms();
         let run = match deps.callback.store.meta(&thread).await? {
-            Some(meta) if caller.may(&*deps.callback.store, &meta).await? => {
-                asked.map(str::to_owned).or(meta.run)
-            }
+            Some(meta) if caller.may(&*deps.callback.store, &meta).await? => asked.or(meta.run),
             // Before its first commit nobody can tell whose it is.
-            None if caller == Caller::Operator => asked.map(str::to_owned),
+            None if caller == Caller::Operator => asked,
             Some(_) | None => None,
         };
         let stopped = match run {
