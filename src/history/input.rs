@@ -1,6 +1,7 @@
 //! What an arriving input does to a history: the rules of settling, interrupting, parking and releasing.
 
-use super::{Draft, History, MAX_WAITING, OpenCall, Standing, Waiting, image, wording};
+use super::calls::{OpenCall, Standing};
+use super::{Draft, History, MAX_WAITING, Waiting, image, wording};
 use crate::message::{
     CallId, ContentPart, DedupId, EventItem, InputContent, InputMessage, InterruptItem, ItemBody, MessageId,
     Outcome, SettledBy, Synthetic, SyntheticReason, ToolResultInput, ToolResultItem, UserItem, is_blank,

@@ -11,6 +11,7 @@
 //! `input` holds the rules for what arrives, [`render`] turns the layers into a valid request (I5),
 //! `plan` says what the next commit writes. Loading and committing are the business of `thread`.
 
+mod calls;
 mod compacted;
 pub mod context;
 pub mod groups;
@@ -31,20 +32,23 @@ pub mod wording;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::message::{
-    CallId, ContentPart, DedupId, Epoch, InputMessage, Item, ItemBody, ItemFacts, ItemId, LeftOut, MessageId,
-    Outcome, Seq, SettledBy, Synthetic, ThreadId, ToolCallItem, ToolResultItem,
+    CallId, DedupId, Epoch, InputMessage, Item, ItemBody, ItemFacts, ItemId, LeftOut, MessageId, Seq,
+    ThreadId, ToolCallItem,
 };
 use crate::model::ModelEvent;
 use crate::store::{
-    DedupLife, Generation, Hold, ImagesOut, Loaded, Meta, ParkedInput, PendingCall, Promise, Prune, Span,
+    DedupLife, Generation, ImagesOut, Loaded, Meta, ParkedInput, PendingCall, Promise, Prune, Span,
     SubscriptionChange, behind,
 };
 
+pub use calls::Layer;
 pub use compacted::standing_instructions;
 pub use input::{Accepted, Arrival, DISPATCH_FAILED, SETTLED_BY_HAND, TIMED_OUT, next_firing};
 pub use leave_out::LeftOutInput;
 pub use plan::SyncPlan;
 pub use turn::{TurnBuffer, TurnPart};
+
+use calls::OpenCall;
 
 /// Calls of one step; what is above is answered with an error.
 pub const MAX_CALLS: usize = 32;
@@ -113,36 +117,6 @@ struct Waiting {
     promise: Option<Promise>,
     /// It has a row: its release deletes it. Otherwise the next commit writes one, if it still waits.
     stored: bool,
-}
-
-/// A call without a result in the history.
-#[derive(Clone, Debug, PartialEq)]
-struct OpenCall {
-    pending: PendingCall,
-    /// Its result is in and waits for the step's others.
-    arrived: Option<Waiting>,
-}
-
-impl OpenCall {
-    /// Somebody works on it, rather than that it only waits.
-    fn is_at_work(&self) -> bool {
-        self.arrived.is_none() && !self.pending.passive
-    }
-
-    /// What the store knows of it.
-    fn stored_state(&self) -> PendingCall {
-        let parked = self.arrived.as_ref().is_some_and(|waiting| waiting.stored);
-        PendingCall { parked, ..self.pending.clone() }
-    }
-}
-
-/// How a call of this history stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Standing {
-    Open,
-    SettledByTool,
-    SettledByRuntime,
-    Unknown,
 }
 
 /// One thread's view.
@@ -276,16 +250,6 @@ impl History {
         self.bodies().cloned().chain(self.turn.view(model)).collect()
     }
 
-    /// Calls without a result, parked results included, in call order.
-    pub fn open_calls(&self) -> impl Iterator<Item = &PendingCall> {
-        self.open.iter().map(|open| &open.pending)
-    }
-
-    /// Whether the model can be asked: no call is open.
-    pub fn is_settled(&self) -> bool {
-        self.open.is_empty()
-    }
-
     /// Whether there are inputs that no request has held yet.
     pub fn has_unvalidated(&self) -> bool {
         !self.unvalidated.is_empty()
@@ -308,11 +272,6 @@ impl History {
         let drafts = self.unvalidated.iter().rev().chain(self.safe.iter().rev()).map(|draft| &draft.user);
         let items = self.committed.iter().rev().map(|item| &item.facts.user);
         drafts.chain(items).find_map(Clone::clone)
-    }
-
-    /// Whether the result of an open call is in, and only waits for the step's others.
-    pub fn has_arrived(&self, call: &CallId) -> bool {
-        self.open.iter().any(|open| &open.pending.call == call && open.arrived.is_some())
     }
 
     /// Whether the committed history ends on a result that no response has followed.
@@ -342,68 +301,6 @@ impl History {
     /// Parked inputs that nothing will release by itself any more.
     pub fn has_leftover_waiting(&self) -> bool {
         self.open.is_empty() && !self.waiting.is_empty()
-    }
-
-    /// Whether a result that is in, but not committed yet, opens the subscription of `call`.
-    pub fn opens_subscription(&self, call: &CallId) -> bool {
-        let start = SubscriptionChange::Start(call.clone());
-        self.safe.iter().chain(&self.unvalidated).any(|draft| draft.subscription.as_ref() == Some(&start))
-            || self
-                .open
-                .iter()
-                .any(|open| open.arrived.as_ref().and_then(Waiting::subscription).as_ref() == Some(&start))
-    }
-
-    /// Lets go the calls whose turn it is, and names them: of each tool server the first one that waits for it, unless
-    /// another call is out there.
-    pub fn take_turns(&mut self) -> Vec<CallId> {
-        let unanswered = |open: &&mut OpenCall| open.arrived.is_none() && !open.pending.synchronous;
-        let out = self.open.iter_mut().filter(unanswered).filter(|open| open.pending.hold.is_none());
-        let mut busy: BTreeSet<Option<String>> = out.map(|open| open.pending.server.clone()).collect();
-        let mut due = Vec::new();
-        for open in self.open.iter_mut().filter(unanswered) {
-            if open.pending.hold == Some(Hold::Turn) && busy.insert(open.pending.server.clone()) {
-                open.pending.hold = None;
-                due.push(open.pending.call.clone());
-            }
-        }
-        due
-    }
-
-    /// Calls that must not run before the user has said so, and have no result otherwise.
-    pub fn calls_to_permit(&self) -> impl Iterator<Item = &PendingCall> {
-        let open = self.open.iter().filter(|open| open.arrived.is_none() && open.pending.needs_consent());
-        open.map(|open| &open.pending)
-    }
-
-    /// Whether a firing of the schedule of `call` is parked.
-    pub fn has_waiting_firing(&self, call: &CallId) -> bool {
-        self.waiting.iter().any(|waiting| {
-            matches!(&waiting.message.synthetic,
-                Some(Synthetic::SchedulerFired { tool_call_id, .. }) if tool_call_id == call)
-        })
-    }
-
-    /// Changes what is known of an open call.
-    pub fn describe_call(&mut self, call: &CallId, describe: impl FnOnce(&mut PendingCall)) {
-        if let Some(open) = self.open.iter_mut().find(|open| &open.pending.call == call) {
-            describe(&mut open.pending);
-        }
-    }
-
-    /// The committed or drafted call.
-    pub fn call(&self, call: &CallId) -> Option<&ToolCallItem> {
-        self.bodies()
-            .rev()
-            .find_map(|body| {
-                if let ItemBody::ToolCall(item) = body
-                    && &item.call_id == call
-                {
-                    return Some(item);
-                }
-                None
-            })
-            .or_else(|| self.known_calls.get(call))
     }
 
     /// The first model output proves that the request fit: unvalidated inputs become known-safe.
@@ -492,99 +389,6 @@ impl History {
         }
         calls
     }
-
-    /// Gives an open call its one result, minted by the runtime or by a tool that ran inside the slice.
-    /// Without an open call, or where its result has arrived already, there is no effect: the first one wins.
-    pub fn settle(
-        &mut self,
-        call: &CallId,
-        outcome: Outcome,
-        parts: Vec<ContentPart>,
-        settled_by: SettledBy,
-        layer: Layer,
-        now_ms: i64,
-    ) {
-        let unanswered = |open: &OpenCall| &open.pending.call == call && open.arrived.is_none();
-        let Some(at) = self.open.iter().position(unanswered) else { return };
-        let settled = self.open.remove(at);
-        let body = ItemBody::ToolResult(ToolResultItem {
-            call_id: call.clone(),
-            outcome,
-            parts: image::noted(parts),
-            settled_by,
-            display_as: None,
-        });
-        let mut draft = Draft { settles: vec![settled.stored_state()], ..Draft::minted(body, now_ms) };
-        match layer {
-            Layer::WithResponse => {
-                // The other calls of the response may not be described yet: nothing is closed here.
-                draft.continues_response = true;
-                self.safe.push(draft);
-                return;
-            }
-            Layer::Safe if self.unvalidated.is_empty() => self.safe.push(draft),
-            // Known-safe always precedes unvalidated.
-            Layer::Safe | Layer::Unvalidated => self.unvalidated.push(draft),
-        }
-        self.close_answered_step();
-    }
-
-    /// The seq up to which a child may inherit: committed rows before the oldest step that has a call without
-    /// a committed result. Its answered calls stay out as well, or their results would be cut off.
-    pub fn safe_spawn_point(&self) -> Seq {
-        let drafts = self.safe.iter().chain(&self.unvalidated).flat_map(|draft| &draft.settles);
-        let unsettled = drafts.chain(self.open.iter().map(|open| &open.pending)).map(|pending| pending.seq);
-        let oldest = unsettled.min().unwrap_or(self.head).min(self.head);
-        let before = self.own_items().iter().rev().skip_while(|item| item.seq >= oldest);
-        let calls = before.take_while(|item| matches!(item.body, ItemBody::ToolCall(_)));
-        let step = match oldest < self.head {
-            true => calls.last().map_or(oldest, |item| item.seq),
-            false => oldest,
-        };
-        Seq(step.0.saturating_sub(1))
-    }
-
-    /// Calls that user text has interrupted since the last time, for notices to their servers.
-    pub fn take_interrupted_tool_calls(&mut self) -> Vec<PendingCall> {
-        std::mem::take(&mut self.interrupted)
-    }
-
-    fn standing(&self, call: &CallId) -> Standing {
-        if self.open.iter().any(|open| &open.pending.call == call) {
-            return Standing::Open;
-        }
-        let mut seen = false;
-        for body in self.bodies() {
-            if let ItemBody::ToolCall(item) = body {
-                seen |= &item.call_id == call;
-            } else if let ItemBody::ToolResult(item) = body
-                && &item.call_id == call
-            {
-                return match item.settled_by {
-                    SettledBy::Tool => Standing::SettledByTool,
-                    SettledBy::Runtime => Standing::SettledByRuntime,
-                };
-            }
-        }
-        // Neither open nor answered by a result: a marker or an event settled it, or its result was lost. What a summary
-        // stands for is settled; a duplicate of its result has a dedup row.
-        if seen || self.known_calls.contains_key(call) {
-            Standing::SettledByRuntime
-        } else {
-            Standing::Unknown
-        }
-    }
-}
-
-/// Where a minted result goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Layer {
-    /// Into the same commit as the response whose call it settles.
-    WithResponse,
-    /// Persisted by the next sync.
-    Safe,
-    /// Persisted once the model has seen it: it may overflow the window.
-    Unvalidated,
 }
 
 /// Facts of a draft at its final place.
