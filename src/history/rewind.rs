@@ -414,11 +414,6 @@ fn call_of(body: &ItemBody) -> Option<(&str, &CallId)> {
 }
 
 fn excerpt(body: &ItemBody) -> String {
-    let parts: &[ContentPart] = match body {
-        ItemBody::User(user) => &user.parts,
-        ItemBody::Event(event) => &event.parts,
-        _ => &[],
-    };
-    let text = ContentPart::join_text(parts);
+    let text = ContentPart::join_text(body.parts());
     text.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(SHOWN_CHARS).collect()
 }

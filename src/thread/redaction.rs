@@ -172,14 +172,10 @@ impl Redaction {
 fn blanked(body: ItemBody) -> String {
     let gone = || REDACTED.to_owned();
     let parts = || vec![ContentPart::text(REDACTED)];
-    let blank = match body {
+    let blank = match body.with_parts(parts()) {
         ItemBody::System(mut item) => {
             item.text = gone();
             ItemBody::System(item)
-        }
-        ItemBody::User(mut item) => {
-            item.parts = parts();
-            ItemBody::User(item)
         }
         ItemBody::Assistant(mut item) => {
             item.text = gone();
@@ -191,16 +187,14 @@ fn blanked(body: ItemBody) -> String {
             ItemBody::ToolCall(item)
         }
         ItemBody::ToolResult(mut item) => {
-            item.parts = parts();
             item.display_as = None;
             ItemBody::ToolResult(item)
         }
         ItemBody::Event(mut item) => {
-            item.parts = parts();
-            item.original_args = Default::default();
+            item.original_args = "{}".to_owned();
             ItemBody::Event(item)
         }
-        ItemBody::Interrupt(item) => ItemBody::Interrupt(item),
+        body @ (ItemBody::User(_) | ItemBody::Interrupt(_)) => body,
         // Neither can be kept in part: a provider takes its own back whole or not at all.
         ItemBody::Reasoning(_) | ItemBody::BackendToolCall(_) | ItemBody::Unknown { .. } => {
             return r#"{"kind":"redacted"}"#.to_owned();

@@ -119,27 +119,20 @@ impl DynamoStore {
     pub(super) async fn query(&self, pk: String, range: Range) -> Result<Vec<Row>, StoreError> {
         let mut condition = "pk = :pk".to_owned();
         let mut values = HashMap::from([(":pk".to_owned(), s(pk))]);
-        match range {
-            Range::All => {}
+        let between = match range {
+            Range::All => None,
             Range::Prefix(prefix) => {
                 condition.push_str(" AND begins_with(sk, :from)");
                 values.insert(":from".to_owned(), s(prefix));
+                None
             }
-            Range::Waiting => {
-                condition.push_str(" AND sk BETWEEN :from AND :to");
-                values.insert(":from".to_owned(), s(keys::PARKED));
-                values.insert(":to".to_owned(), s(keys::BEHIND_CHOICES));
-            }
-            Range::Between(from, to) => {
-                condition.push_str(" AND sk BETWEEN :from AND :to");
-                values.insert(":from".to_owned(), s(from));
-                values.insert(":to".to_owned(), s(to));
-            }
-            Range::Items(seqs) => {
-                condition.push_str(" AND sk BETWEEN :from AND :to");
-                values.insert(":from".to_owned(), s(keys::item_sk(Seq(*seqs.start()))));
-                values.insert(":to".to_owned(), s(keys::item_sk(Seq(*seqs.end()))));
-            }
+            Range::Waiting => Some((keys::PARKED.to_owned(), keys::BEHIND_CHOICES.to_owned())),
+            Range::Between(from, to) => Some((from, to)),
+            Range::Items(seqs) => Some((keys::item_sk(Seq(*seqs.start())), keys::item_sk(Seq(*seqs.end())))),
+        };
+        if let Some((from, to)) = between {
+            condition.push_str(" AND sk BETWEEN :from AND :to");
+            values.extend([(":from".to_owned(), s(from)), (":to".to_owned(), s(to))]);
         }
         let mut rows = Vec::new();
         let mut next: Option<HashMap<String, AttributeValue>> = None;
