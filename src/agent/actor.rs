@@ -191,7 +191,8 @@ impl ThreadActor {
         let mut rests = false;
         loop {
             // What has arrived already goes into one batch, and is no news that ends a response.
-            while self.queue.len() < MAX_BATCH
+            while self.open
+                && self.queue.len() < MAX_BATCH
                 && let Ok(command) = self.mailbox.try_recv()
             {
                 self.take(command).await;

@@ -39,6 +39,7 @@ mod step;
 mod tool;
 mod view;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use futures::stream::BoxStream;
@@ -74,6 +75,27 @@ struct Inner {
     /// There was one.
     is_local: bool,
     mcp: Option<Arc<McpServers>>,
+    abandoned: Abandoned,
+}
+
+/// Threads whose last slice was dropped before its end: what it committed may be owed still, and nothing in the store can
+/// tell that from what was sent. Whoever serves such a thread next takes that up first.
+#[derive(Clone, Default)]
+struct Abandoned(Arc<std::sync::Mutex<BTreeSet<ThreadId>>>);
+
+impl Abandoned {
+    fn add(&self, thread: &ThreadId) {
+        self.threads().insert(thread.clone());
+    }
+
+    fn take(&self, thread: &ThreadId) -> bool {
+        self.threads().remove(thread)
+    }
+
+    fn threads(&self) -> std::sync::MutexGuard<'_, BTreeSet<ThreadId>> {
+        // A set is whole whatever panicked while it was locked.
+        self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
 }
 
 impl AgentSystem {
@@ -92,7 +114,8 @@ impl AgentSystem {
         let events = events::attach(&mut runtime);
         let (sequence, is_local) = (Arc::default(), inbox.is_some());
         let inbox = Mutex::new(inbox);
-        Self { inner: Arc::new(Inner { runtime, events, sequence, inbox, is_local, mcp }) }
+        let abandoned = Abandoned::default();
+        Self { inner: Arc::new(Inner { runtime, events, sequence, inbox, is_local, mcp, abandoned }) }
     }
 
     /// The parts that its slices speak to.

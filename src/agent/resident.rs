@@ -138,19 +138,22 @@ impl Router {
                 },
             }
         };
-        let mut tasks = Vec::new();
-        for (_, active) in std::mem::take(&mut self.active) {
+        let (mut tasks, mut stop) = (Vec::new(), Vec::new());
+        for (thread, active) in std::mem::take(&mut self.active) {
             if let Some(handle) = active.handle.or_else(|| active.weak.upgrade()) {
                 handle.end();
             }
+            stop.push((thread, active.task.abort_handle()));
             tasks.push(active.task);
         }
-        let stop: Vec<_> = tasks.iter().map(JoinHandle::abort_handle).collect();
         if tokio::time::timeout(grace, join_all(tasks)).await.is_err() {
             tracing::warn!(
                 "slices that were still running are dropped; what is not committed of them is lost"
             );
-            stop.iter().for_each(tokio::task::AbortHandle::abort);
+            for (thread, task) in stop.iter().filter(|(_, task)| !task.is_finished()) {
+                task.abort();
+                self.system.inner.abandoned.add(thread);
+            }
         }
         // What was sent meanwhile waits for the next start, or to be settled.
         *self.system.inner.inbox.lock().await = inbox;

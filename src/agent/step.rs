@@ -10,10 +10,10 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::redelivery::{keep_owed, left_behind};
-use super::{AgentEvent, AgentInput, AgentSystem, events};
+use super::{Abandoned, AgentEvent, AgentInput, AgentSystem, events};
 use crate::message::{CallId, ThreadId};
-use crate::slice::Seat;
 use crate::slice::records::process_next;
+use crate::slice::{Runtime, Seat};
 use crate::store::Meta;
 use crate::thread::{Change, Follower};
 
@@ -117,20 +117,19 @@ impl Thread {
         events::tap(&mut runtime, move |event| drop(tell.send(event)));
         let key = self.system.inner.sequence.next(runtime.clock.as_ref());
         let thread = self.id.clone();
+        let abandoned = self.system.inner.abandoned.clone();
         let work = async move {
-            let record = input.record(&thread, &key);
-            let record = record.map_err(|e| StepError { why: e.to_string(), after: None })?;
-            // Nobody cancels it: whoever drops the stream has ended it.
-            let (_keep, cancel) = oneshot::channel();
-            let mut seat = Seat { follower: Some(stood), ..Seat::new(cancel) };
-            let deadline = Instant::now() + SLICE_TIME;
-            match process_next(&runtime, &thread, &[record], deadline, &mut seat).await {
-                (_, Some(failure)) => {
-                    keep_owed(&runtime, &thread, &input.id).await;
-                    Err(StepError { why: failure.reason, after: failure.after })
+            let failed = |e: &dyn std::fmt::Display| StepError { why: e.to_string(), after: None };
+            let unfinished = Unfinished::begin(abandoned, &thread);
+            if unfinished.again {
+                let left = left_behind(&runtime, &thread).await.map_err(|e| failed(&e))?;
+                for (_, left) in left {
+                    process(&runtime, &thread, &left, &key, None).await?;
                 }
-                (_, None) => Ok(()),
             }
+            process(&runtime, &thread, &input, &key, Some(stood)).await?;
+            unfinished.end();
+            Ok::<(), StepError>(())
         };
         let stream = try_stream! {
             let mut work = std::pin::pin!(work);
@@ -151,6 +150,57 @@ impl Thread {
             ended?;
         };
         stream.boxed()
+    }
+}
+
+/// One slice for one input.
+async fn process(
+    runtime: &Runtime,
+    thread: &ThreadId,
+    input: &AgentInput,
+    key: &str,
+    stood: Option<Arc<Stood>>,
+) -> Result<(), StepError> {
+    let record = input.record(thread, key).map_err(|e| StepError { why: e.to_string(), after: None })?;
+    // Nobody cancels it: whoever drops the stream has ended it.
+    let (_keep, cancel) = oneshot::channel();
+    let follower = stood.map(|stood| stood as Arc<dyn Follower>);
+    let mut seat = Seat { follower, ..Seat::new(cancel) };
+    let deadline = Instant::now() + SLICE_TIME;
+    match process_next(runtime, thread, &[record], deadline, &mut seat).await {
+        (_, Some(failure)) => {
+            keep_owed(runtime, thread, &input.id).await;
+            Err(StepError { why: failure.reason, after: failure.after })
+        }
+        (_, None) => Ok(()),
+    }
+}
+
+/// A slice that has begun and not ended: dropped, it leaves its thread abandoned.
+struct Unfinished {
+    abandoned: Abandoned,
+    thread: ThreadId,
+    /// One before it was.
+    again: bool,
+    ended: bool,
+}
+
+impl Unfinished {
+    fn begin(abandoned: Abandoned, thread: &ThreadId) -> Self {
+        let again = abandoned.take(thread);
+        Self { abandoned, thread: thread.clone(), again, ended: false }
+    }
+
+    fn end(mut self) {
+        self.ended = true;
+    }
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.abandoned.add(&self.thread);
+        }
     }
 }
 

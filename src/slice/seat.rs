@@ -57,7 +57,7 @@ impl Seat {
     ) -> Result<HistoryManager, StoreError> {
         let store = runtime.store.clone();
         // What is known counts once: a slice that starts over does so because it was not so.
-        if let Some(known) = self.known.take().filter(|known| extent == Extent::Request || known.unread == 0)
+        if let Some(known) = self.known.take().filter(|known| extent == Extent::Request || known.is_whole())
             && let Some(mut manager) =
                 HistoryManager::load_known(store.clone(), store.clone(), thread.clone(), dedup, &known)
                     .await?

@@ -73,6 +73,11 @@ impl Known {
         }
     }
 
+    /// Whether it holds every item, and each as it is stored.
+    pub fn is_whole(&self) -> bool {
+        self.unread == 0 && self.items.iter().all(|item| item.facts.excerpt_of.is_none())
+    }
+
     /// Goes along with a change.
     pub fn follow(&mut self, change: Change) {
         let items = Arc::make_mut(&mut self.items);
