@@ -264,7 +264,8 @@ async fn i4_what_a_dropped_step_has_committed_is_sent_by_the_next_one() {
         drop(stream);
         let committed = world.store.meta(&ThreadId::from("t1")).await.unwrap().is_some();
         in_time(thread.step("second")).await.unwrap();
-        let sent: Vec<String> = world.output.sent.lock().unwrap().iter().map(|out| out.text.clone()).collect();
+        let sent: Vec<String> =
+            world.output.sent.lock().unwrap().iter().map(|out| out.text.clone()).collect();
         if committed {
             assert!(sent.iter().any(|text| text == "one"), "dropped after {polls} polls: {sent:?}");
             after_commit += 1;
