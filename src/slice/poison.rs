@@ -3,13 +3,15 @@
 
 use tokio::time::Instant;
 
+use super::batch::send_outbox;
 use super::{DisplayEvent, Input, Runtime, SliceError, execute_action, runs};
 use crate::agui::emit::End;
 use crate::history::{Arrival, Layer, wording};
 use crate::message::{
-    ContentPart, DedupId, InputContent, InputMessage, Outcome, SettledBy, Synthetic, ThreadId, Undeliverable,
+    CompactionReport, ContentPart, DedupId, InputContent, InputMessage, Outcome, SettledBy, Synthetic,
+    ThreadId, Undeliverable,
 };
-use crate::store::{DedupLife, PendingCall, Promise};
+use crate::store::{DedupLife, PendingCall, Promise, ThreadKind};
 use crate::thread::{HistoryManager, Progress};
 use crate::tools::Registry;
 
@@ -59,11 +61,15 @@ pub(super) async fn give_up(
     // What its commits still owe stays in the outbox, since its cause is marked as redelivered: the next slice sends
     // it, with the history in hand. A release that could not even begin causes no other one: that would go on for ever.
     let releases = matches!(input.message.content, InputContent::Release);
-    if unfinished || (owes && !releases) {
-        manager.promise(Promise::Release);
+    if end_compaction(&mut manager) {
+        tracing::error!(%thread, "gave up on a compaction");
+    } else {
+        if unfinished || (owes && !releases) {
+            manager.promise(Promise::Release);
+        }
+        manager.promise(Promise::Notice { text: NOTICE.to_owned() });
+        lose_run(&mut manager, &input.message, NOTICE);
     }
-    manager.promise(Promise::Notice { text: NOTICE.to_owned() });
-    lose_run(&mut manager, &input.message, NOTICE);
     manager.sync(Progress::Aside, runtime.clock.now_ms()).await?;
     tracing::error!(%thread, dedup = %arrival.dedup, "gave up on an input");
     runtime.observer.on_event(thread, &DisplayEvent::Notice(NOTICE.to_owned()));
@@ -84,7 +90,7 @@ pub(super) async fn bury(
     deadline: Instant,
 ) -> Result<(), SliceError> {
     let store = runtime.store.clone();
-    let mut manager = HistoryManager::load_state(store.clone(), store, thread.clone()).await?;
+    let mut manager = HistoryManager::load_state(store.clone(), store.clone(), thread.clone()).await?;
     if manager.is_processed(&arrival.dedup).await? {
         manager.resume_outbox([arrival]);
         return execute_action(runtime, &Registry::default(), &mut manager, deadline).await;
@@ -103,7 +109,13 @@ pub(super) async fn bury(
     let message = message.filter(|message| message.group_id == *thread);
     let founds = message.as_ref().is_some_and(is_user_text);
     let releases = message.as_ref().is_some_and(|message| matches!(message.content, InputContent::Release));
-    if manager.meta().closed || !(manager.exists() || founds) {
+    if manager.meta().closed {
+        // Nothing is committed any more; what the last commit promised is owed all the same, its end above all.
+        let mut closed = HistoryManager::load(store.clone(), store, thread.clone(), &[]).await?;
+        closed.resume_outbox([arrival, &died]);
+        return send_outbox(runtime, &mut closed, deadline).await;
+    }
+    if !(manager.exists() || founds) {
         tracing::info!(%thread, message_id = %dead.message_id, "a dead letter of a thread that is not there");
         return Ok(());
     }
@@ -115,6 +127,12 @@ pub(super) async fn bury(
     // is not out.)
     let settled = settle_lost(&mut manager, arrival, |call| call.cause.contains(&died.cause) && !call.parked);
     manager.record_processed(arrival, DedupLife::Days);
+    if !taken && end_compaction(&mut manager) {
+        tracing::error!(%thread, "a compaction died in the queue");
+        manager.record_processed(&died, DedupLife::Days);
+        manager.sync(Progress::Aside, runtime.clock.now_ms()).await?;
+        return execute_action(runtime, &Registry::default(), &mut manager, deadline).await;
+    }
     if owes || settled > 0 {
         // Replies and notices to tools need the history: the next slice sends them.
         manager.mark_redelivered(&died.cause);
@@ -135,6 +153,20 @@ pub(super) async fn bury(
     manager.work_for(&died);
     manager.sync(Progress::Aside, runtime.clock.now_ms()).await?;
     execute_action(runtime, &Registry::default(), &mut manager, deadline).await
+}
+
+/// Ends a compaction's own thread, if this is one, since nothing else comes to go on with it. Its parent hears of it, and goes
+/// on without.
+fn end_compaction(manager: &mut HistoryManager) -> bool {
+    let meta = manager.meta();
+    let (true, Some(to)) = (meta.kind == ThreadKind::Compaction, meta.parent.clone()) else { return false };
+    let manual = meta.asked.due.as_ref().is_some_and(|request| request.manual);
+    let failure = Some("it failed again and again".to_owned());
+    let report = CompactionReport { chunks: 0, failure, manual, gave_up: false };
+    manager.promise(Promise::Compacted { to, report });
+    manager.change_asked(|asked| asked.due = None);
+    manager.begin_closing();
+    true
 }
 
 /// Ends the client's run that a message was to begin which is given up on.
