@@ -118,6 +118,9 @@ contract! {
     a_fork_is_noted_with_those_it_inherits_from,
     redaction_rewrites_every_text_of_a_thread_and_no_other,
     erasure_leaves_a_closed_name_and_what_others_inherit,
+    nobody_begins_to_inherit_of_what_is_about_to_be_erased,
+    what_was_redacted_of_a_snapshot_stays_so_when_it_is_written_again,
+    the_oldest_threads_are_listed_first_and_only_those_before_a_time,
 }
 
 table_contract! {

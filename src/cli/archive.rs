@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use dormouse::history::snapshot::Snapshot;
 use dormouse::message::{Epoch, InputContent, ItemId, ThreadId};
-use dormouse::store::Loaded;
+use dormouse::store::{ArchiveStore, Loaded};
 use dormouse::thread::{
     DeleteError, RedactError, Redaction, delete as delete_thread, load_branch, redact as redact_thread,
     store_snapshot,
@@ -17,8 +17,8 @@ use super::access::Access;
 use super::args::{DeleteArgs, ExportArgs, Global, ImportArgs, RedactArgs, thread_id};
 use super::operations::{agreed, existing, queue};
 
-/// Threads that `delete --idle` looks at: the newest ones of the list.
-const MAX_LISTED: usize = 1_000;
+/// Threads that one `delete --idle` looks at: the oldest ones.
+const MAX_LISTED: usize = 10_000;
 
 /// Runs `dormouse export`.
 pub async fn export(global: &Global, args: ExportArgs) -> Result<(), CliError> {
@@ -113,33 +113,47 @@ async fn delete_all(access: &Access, named: Vec<ThreadId>, args: &DeleteArgs) ->
     if !args.yes && !agreed()? {
         return Err(CliError::Usage("nothing was changed; --yes does it without asking".to_owned()));
     }
-    for thread in threads {
-        let deleted = delete_thread(&access.archive, &thread).await.map_err(|e| match e {
-            DeleteError::Store(e) => e.into(),
-            e => CliError::Usage(e.to_string()),
-        })?;
-        for gone in deleted.erased {
-            writeln!(io::stdout(), "{gone} deleted")?;
-        }
-        for kept in deleted.kept {
-            writeln!(io::stdout(), "{kept} deleted, but for what forks inherit")?;
+    let mut failed = 0;
+    for thread in &threads {
+        match delete_thread(&access.archive, thread).await {
+            Ok(deleted) => {
+                for gone in deleted.erased {
+                    writeln!(io::stdout(), "{gone} deleted")?;
+                }
+                for kept in deleted.kept {
+                    writeln!(io::stdout(), "{kept} deleted, but for what forks inherit")?;
+                }
+            }
+            // One that cannot be deleted must not keep the others.
+            Err(e) if threads.len() > 1 => {
+                failed += 1;
+                eprintln!("{thread} stays: {e}");
+            }
+            Err(DeleteError::Store(e)) => return Err(e.into()),
+            Err(e) => return Err(CliError::Usage(e.to_string())),
         }
     }
-    Ok(())
+    match failed {
+        0 => Ok(()),
+        _ => Err(CliError::Failed(format!("{failed} of {} conversations were not deleted", threads.len()))),
+    }
 }
 
 /// Closed roots in which nothing has been said for so long.
 async fn idle_since(access: &Access, idle: Duration) -> Result<Vec<ThreadId>, CliError> {
     let before = Timestamp::now().as_millisecond() - i64::try_from(idle.as_millis()).unwrap_or(i64::MAX);
     let mut threads = Vec::new();
-    for listed in access.store.list_threads(MAX_LISTED).await? {
-        if !listed.closed || listed.created_at_ms > before {
+    for listed in access.archive.oldest_threads(before, MAX_LISTED).await? {
+        if !listed.closed {
             continue;
         }
-        let loaded = access.store.load(&listed.thread, &[]).await?;
-        let root = loaded.meta.is_some_and(|meta| meta.parent.is_none());
-        let last = loaded.items.last().map_or(listed.created_at_ms, |item| item.facts.created_at_ms);
-        if root && last <= before {
+        let Some(meta) = access.store.meta(&listed.thread).await?.filter(|meta| meta.parent.is_none()) else {
+            continue;
+        };
+        // Of what it inherits nothing is newer than itself.
+        let own = access.store.log(&listed.thread, meta.epoch).await?;
+        let last = own.items.last().map_or(listed.created_at_ms, |item| item.facts.created_at_ms);
+        if last <= before {
             threads.push(listed.thread);
         }
     }

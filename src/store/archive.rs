@@ -3,7 +3,7 @@
 
 use async_trait::async_trait;
 
-use super::StoreError;
+use super::{StoreError, ThreadSummary};
 use crate::message::{Epoch, Seq, ThreadId};
 
 /// What a stored text is.
@@ -32,13 +32,24 @@ pub enum Logs {
 /// Changes to what is stored, by hand.
 #[async_trait]
 pub trait ArchiveStore: Send + Sync {
-    /// Puts every text of a thread through `rewrite`, in all its logs and beside them, and returns how many have
-    /// changed. What was written before is gone, excerpts and separate bodies included. META is not touched. A row
-    /// that comes or goes meanwhile is not an error; running it again finds what came.
+    /// Puts every text of a thread through `rewrite`, in all its logs and beside them, what META holds of somebody's
+    /// words included, and returns how many have changed. What was written before is gone, excerpts and separate bodies
+    /// included, also a body that no row names. A row that comes, changes or goes meanwhile is not an error; running it
+    /// again finds what came, and goes on where it broke off.
     async fn rewrite_texts(&self, thread: &ThreadId, rewrite: &Rewrite<'_>) -> Result<usize, StoreError>;
 
     /// The forks and imports that inherit rows of this thread's logs, in the order of their names.
     async fn heirs(&self, thread: &ThreadId) -> Result<Vec<ThreadId>, StoreError>;
+
+    /// The children that a thread has made, of every kind, in the order of their names.
+    async fn children(&self, thread: &ThreadId) -> Result<Vec<ThreadId>, StoreError>;
+
+    /// Says whether threads may begin to inherit of this one's logs. Forbidden before [`heirs`](Self::heirs) is asked, no
+    /// heir comes between that and an erasure.
+    async fn set_inheritable(&self, thread: &ThreadId, inheritable: bool) -> Result<(), StoreError>;
+
+    /// Roots and children that were made before a time, oldest first, at most `limit`.
+    async fn oldest_threads(&self, before_ms: i64, limit: usize) -> Result<Vec<ThreadSummary>, StoreError>;
 
     /// Erases a thread: what is beside its history, and its logs unless others inherit them. What is left is a META
     /// that says nothing but that there was such a thread and that it is closed, so that nothing makes it again. It

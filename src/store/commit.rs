@@ -114,7 +114,8 @@ pub struct NewThread {
 
 impl NewThread {
     fn actions(&self) -> usize {
-        1 + usize::from(self.parked.is_some()) + self.items.len()
+        // META, and the note of it beside the parent.
+        2 + usize::from(self.parked.is_some()) + self.items.len()
     }
 
     fn bytes(&self) -> usize {
@@ -158,7 +159,7 @@ impl Commit {
             + self.children.iter().map(NewThread::actions).sum::<usize>()
             + usize::from(self.open_children != 0)
             + usize::from(self.left.is_some())
-            + self.bequests().len()
+            + 2 * self.bequests().len()
     }
 
     /// The threads whose logs a thread inherits that this commit makes: each keeps a note of it, so that nobody erases

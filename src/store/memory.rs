@@ -201,7 +201,11 @@ impl ConversationStore for MemoryStore {
     async fn put_log(&self, snapshot: &ThreadId, items: &[Item]) -> Result<(), StoreError> {
         let mut state = self.lock();
         let rows = state.threads.entry(snapshot.clone()).or_default();
-        rows.logs.extend(items.iter().map(|item| ((Epoch(0), item.seq), item.clone())));
+        for item in items {
+            // What is there stays: it may have been redacted since.
+            rows.logs.entry((Epoch(0), item.seq)).or_insert_with(|| item.clone());
+        }
+        rows.closed_to_heirs = false;
         Ok(())
     }
 

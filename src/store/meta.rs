@@ -137,6 +137,38 @@ impl Meta {
         }
     }
 
+    /// Puts what it holds of somebody's words through `rewrite`; says whether anything has changed.
+    pub fn rewrite_texts(&mut self, rewrite: &dyn Fn(&str) -> Option<String>) -> bool {
+        let mut changed = false;
+        let mut renew = |text: &mut String| {
+            if let Some(new) = rewrite(text) {
+                *text = new;
+                changed = true;
+            }
+        };
+        for entry in &mut self.outbox {
+            match &mut entry.promise {
+                Promise::Notice { text } => renew(text),
+                Promise::OAuth { auth_url, .. } => renew(auth_url),
+                Promise::Answer { response_url, .. } => renew(response_url),
+                Promise::Compact { request } => request.focus.iter_mut().for_each(&mut renew),
+                _ => {}
+            }
+        }
+        self.asked.due.iter_mut().flat_map(|due| &mut due.focus).for_each(&mut renew);
+        let renewed = |text: &str| rewrite(text).and_then(|new| RawJson::parse(&new).ok());
+        if let Some(metadata) = self.metadata.as_ref().and_then(|metadata| renewed(metadata.get())) {
+            self.metadata = Some(metadata);
+            changed = true;
+        }
+        let extra = serde_json::to_string(&self.extra).unwrap_or_default();
+        if let Some(extra) = rewrite(&extra).and_then(|new| serde_json::from_str(&new).ok()) {
+            self.extra = extra;
+            changed = true;
+        }
+        changed
+    }
+
     /// Whether only a newer version knows what parts of this thread are to be shown: this one must not go on with it.
     pub fn needs_newer_version(&self) -> bool {
         self.extra.get(REQUIRES).and_then(|known| known.as_array()).is_some_and(|parts| !parts.is_empty())

@@ -1,10 +1,8 @@
 //! Deleting a thread: its rows, its bodies and those of its children. What others inherit stays until they are deleted.
 
 use crate::history::snapshot::is_snapshot_log;
-use crate::message::{Epoch, ItemBody, SPAWN_TOOL, ThreadId};
-use crate::store::{ArchiveStore, Logs, Store, StoreError};
-
-use super::load_branch;
+use crate::message::{Epoch, ThreadId};
+use crate::store::{ArchiveStore, Logs, Meta, Store, StoreError};
 
 /// Threads that one deletion reaches, itself and its descendants.
 const MAX_THREADS: usize = 1_000;
@@ -53,26 +51,41 @@ where
     let family = family(store, thread).await?;
     let mut deleted = Deleted::default();
     for member in family.iter().rev() {
-        // Who inherits of a child inherits of its parents as well, and is noted with each.
-        let heirs = store.heirs(member).await?;
-        let logs = if heirs.is_empty() { Logs::Erase } else { Logs::Keep };
-        let snapshots = snapshots_of(store, member).await?;
+        // While META names them: a deletion that breaks off finds them again.
+        if let Some(meta) = store.meta(member).await? {
+            for log in snapshots_of(store, &meta).await? {
+                erase_snapshot(store, &log, member).await?;
+            }
+        }
+        // Who inherits of a child inherits of its parents as well, and is noted with each. Nobody begins to from here on.
+        store.set_inheritable(member, false).await?;
+        let logs = if store.heirs(member).await?.is_empty() { Logs::Erase } else { Logs::Keep };
         store.erase(member, logs).await?;
         match logs {
             Logs::Erase => deleted.erased.push(member.clone()),
             Logs::Keep => deleted.kept.push(member.clone()),
         }
-        for log in snapshots {
-            if store.heirs(&log).await?.is_empty() {
-                store.erase(&log, Logs::Erase).await?;
-            }
-        }
     }
     Ok(deleted)
 }
 
+/// Erases the log of a snapshot unless somebody else than `heir` inherits it.
+async fn erase_snapshot<S>(store: &S, log: &ThreadId, heir: &ThreadId) -> Result<(), StoreError>
+where
+    S: Store + ArchiveStore + ?Sized,
+{
+    store.set_inheritable(log, false).await?;
+    match store.heirs(log).await?.iter().all(|one| one == heir) {
+        true => store.erase(log, Logs::Erase).await,
+        false => store.set_inheritable(log, true).await,
+    }
+}
+
 /// The thread and its descendants, parents first; all of them closed.
-async fn family<S: Store + ?Sized>(store: &S, root: &ThreadId) -> Result<Vec<ThreadId>, DeleteError> {
+async fn family<S>(store: &S, root: &ThreadId) -> Result<Vec<ThreadId>, DeleteError>
+where
+    S: Store + ArchiveStore + ?Sized,
+{
     let mut family = vec![root.clone()];
     let mut next = 0;
     while let Some(thread) = family.get(next).cloned() {
@@ -81,18 +94,9 @@ async fn family<S: Store + ?Sized>(store: &S, root: &ThreadId) -> Result<Vec<Thr
         if !meta.closed {
             return Err(DeleteError::Open(thread));
         }
-        for epoch in 0..=meta.epoch.0 {
-            for item in store.log(&thread, Epoch(epoch)).await?.items {
-                let child = match &item.body {
-                    ItemBody::ToolCall(call) if call.name == SPAWN_TOOL => {
-                        ThreadId::child(&thread, call.call_id.as_str())
-                    }
-                    _ => continue,
-                };
-                // A child's own rows begin with its parent's call.
-                if store.meta(&child).await?.is_some() && !family.contains(&child) {
-                    family.push(child);
-                }
+        for child in store.children(&thread).await? {
+            if !family.contains(&child) {
+                family.push(child);
             }
         }
         if family.len() > MAX_THREADS {
@@ -102,13 +106,17 @@ async fn family<S: Store + ?Sized>(store: &S, root: &ThreadId) -> Result<Vec<Thr
     Ok(family)
 }
 
-/// The logs of snapshots that a thread inherits.
-async fn snapshots_of<S: Store + ?Sized>(store: &S, thread: &ThreadId) -> Result<Vec<ThreadId>, StoreError> {
-    let Some(meta) = store.meta(thread).await? else { return Ok(Vec::new()) };
-    let first = load_branch(store, thread, Some(Epoch(0))).await?;
-    let bases =
-        first.and_then(|loaded| loaded.meta).map(|meta| meta.base).into_iter().flatten().chain(meta.base);
-    let mut logs: Vec<ThreadId> = bases.map(|span| span.thread).filter(is_snapshot_log).collect();
+/// The logs of snapshots that a thread inherits, in any of its own.
+pub(super) async fn snapshots_of<S: Store + ?Sized>(
+    store: &S,
+    meta: &Meta,
+) -> Result<Vec<ThreadId>, StoreError> {
+    let mut logs: Vec<ThreadId> = meta.base.iter().map(|span| span.thread.clone()).collect();
+    for epoch in 0..meta.epoch.0 {
+        let left = store.log(&meta.thread, Epoch(epoch)).await?;
+        logs.extend(left.base.into_iter().map(|span| span.thread));
+    }
+    logs.retain(is_snapshot_log);
     logs.sort();
     logs.dedup();
     Ok(logs)

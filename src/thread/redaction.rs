@@ -6,14 +6,17 @@
 use serde_json::Value;
 use uuid::Uuid;
 
-use crate::message::{ContentPart, Epoch, ItemBody, ItemId, RawJson, Seq, ThreadId};
+use super::deletion::snapshots_of;
+use crate::message::{ContentPart, Epoch, ItemBody, ItemId, Seq, ThreadId};
 use crate::store::{
-    ArchiveStore, Commit, Committed, CompactionWrite, Expect, Meta, OutboxEntry, Position, Store, StoreError,
-    TextOf, behind,
+    ArchiveStore, Commit, Committed, CompactionWrite, Expect, Meta, Position, Store, StoreError, TextOf,
+    behind,
 };
 
 /// What stands for what is gone.
 const REDACTED: &str = "[redacted]";
+/// What stands for an item that cannot be kept in part.
+const GONE: &str = r#"{"kind":"redacted"}"#;
 /// Rounds until nothing new is found: a slice that runs meanwhile may store the text once more.
 const MAX_ROUNDS: usize = 5;
 /// Tries to move a thread that others move.
@@ -64,19 +67,25 @@ where
     if matches!(what, Redaction::Text(text) if text.trim().chars().count() < MIN_CHARS) {
         return Err(RedactError::TooShort);
     }
-    let meta = store.meta(thread).await?.ok_or_else(|| RedactError::NoThread(thread.clone()))?;
-    // What a summary says of an item cannot be told from the rest: it goes as a whole, and the items count again.
-    let summaries = match what {
-        Redaction::Item(id) if is_summarised(&meta, id) => Summaries::Erase,
-        Redaction::Item(_) | Redaction::Text(_) => Summaries::Keep,
-    };
-    let rewrite = |of: TextOf, text: &str| match (of, summaries) {
-        (TextOf::Summary(_), Summaries::Erase) => (!text.is_empty()).then(String::new),
-        _ => what.apply(of, text),
-    };
     let mut changed = 0;
     for round in 0..MAX_ROUNDS {
-        let found = store.rewrite_texts(thread, &rewrite).await?;
+        let meta = store.meta(thread).await?.ok_or_else(|| RedactError::NoThread(thread.clone()))?;
+        // What a summary says of an item cannot be told from the rest: it goes as a whole, and the items count again.
+        let summaries = match what {
+            Redaction::Item(id) if is_summarised(&meta, id) => Summaries::Erase,
+            Redaction::Item(_) | Redaction::Text(_) => Summaries::Keep,
+        };
+        let rewrite = |of: TextOf, text: &str| match (of, summaries) {
+            (TextOf::Summary(_), Summaries::Erase) => (!text.is_empty()).then(String::new),
+            _ => what.apply(of, text),
+        };
+        let mut found = store.rewrite_texts(thread, &rewrite).await?;
+        // What a thread was made of is nobody else's to redact.
+        for log in snapshots_of(store, &meta).await? {
+            if found == 0 || matches!(what, Redaction::Text(_)) {
+                found += store.rewrite_texts(&log, &rewrite).await?;
+            }
+        }
         changed += found;
         if round > 0 && found == 0 {
             return match (changed, what) {
@@ -85,7 +94,7 @@ where
             };
         }
         // A slice that has read the text before may still write it: whatever it commits is refused from here on.
-        move_on(store, thread, what, summaries).await?;
+        move_on(store, thread, summaries).await?;
     }
     Err(RedactError::Busy)
 }
@@ -113,12 +122,10 @@ fn is_summarised(meta: &Meta, id: &ItemId) -> bool {
     place.is_none_or(|(place, _)| place <= covered)
 }
 
-/// Makes every slice that has loaded the thread lose its race, and takes the text out of the thread's state. What
-/// providers have counted, and signed, was another view.
+/// Makes every slice that has loaded the thread lose its race. What providers have counted, and signed, was another view.
 async fn move_on<S: Store + ?Sized>(
     store: &S,
     thread: &ThreadId,
-    what: &Redaction,
     summaries: Summaries,
 ) -> Result<(), RedactError> {
     for _ in 0..MAX_RACES {
@@ -131,10 +138,6 @@ async fn move_on<S: Store + ?Sized>(
         if summaries == Summaries::Erase {
             after.compaction.newest = None;
         }
-        if let Redaction::Text(text) = what {
-            after.metadata = after.metadata.map(|kept| rewritten(&kept, text).unwrap_or(kept));
-            after.outbox = after.outbox.into_iter().map(|entry| without(entry, text)).collect();
-        }
         let commit = Commit { compaction: CompactionWrite::Set, ..Commit::new(expect, after, 0) };
         if store.commit(commit).await? == Committed::Done {
             return Ok(());
@@ -143,22 +146,14 @@ async fn move_on<S: Store + ?Sized>(
     Err(RedactError::Busy)
 }
 
-fn rewritten(kept: &RawJson, text: &str) -> Option<RawJson> {
-    let new = replaced_in_json(kept.get(), text)?;
-    RawJson::parse(&new).ok()
-}
-
-fn without(entry: OutboxEntry, text: &str) -> OutboxEntry {
-    let json = serde_json::to_string(&entry).unwrap_or_default();
-    let new = replaced_in_json(&json, text).and_then(|new| serde_json::from_str(&new).ok());
-    new.unwrap_or(entry)
-}
-
 impl Redaction {
     /// What becomes of a stored text; none: nothing.
     fn apply(&self, of: TextOf, text: &str) -> Option<String> {
         match (self, of) {
-            (Self::Text(wanted), _) => replaced_in_json(text, wanted),
+            (Self::Text(wanted), TextOf::Item(..)) => Wanted::new(wanted).out_of_item(text),
+            (Self::Text(wanted), TextOf::Summary(_) | TextOf::State) => {
+                Wanted::new(wanted).out_of_state(text)
+            }
             (Self::Item(id), TextOf::Item(epoch, seq)) if *id == ItemId::at(epoch, seq) => {
                 let blank = blanked(ItemBody::parse(text));
                 (blank != text).then_some(blank)
@@ -197,46 +192,154 @@ fn blanked(body: ItemBody) -> String {
         body @ (ItemBody::User(_) | ItemBody::Interrupt(_)) => body,
         // Neither can be kept in part: a provider takes its own back whole or not at all.
         ItemBody::Reasoning(_) | ItemBody::BackendToolCall(_) | ItemBody::Unknown { .. } => {
-            return r#"{"kind":"redacted"}"#.to_owned();
+            return GONE.to_owned();
         }
     };
     blank.to_raw()
 }
 
-/// `json` with `wanted` replaced in every string of it, spelled out or escaped (arguments are JSON inside of a string);
-/// none if it stands nowhere. A text that is no JSON is replaced as it is.
-fn replaced_in_json(json: &str, wanted: &str) -> Option<String> {
-    let Ok(mut value) = serde_json::from_str::<Value>(json) else {
-        return json.contains(wanted).then(|| json.replace(wanted, REDACTED));
-    };
-    let quoted = Value::from(wanted).to_string();
-    let escaped = quoted[1..quoted.len() - 1].to_owned();
-    replace(&mut value, wanted, &escaped).then(|| value.to_string())
+/// What of an item says what it is, not what was said.
+const STRUCTURE: [&str; 12] = [
+    "kind",
+    "call_id",
+    "provider_id",
+    "name",
+    "model",
+    "outcome",
+    "settled_by",
+    "reason",
+    "synthetic_reason",
+    "original_tool_name",
+    "original_tool_call_id",
+    "stop_reason",
+];
+/// The same of messages that are kept beside the history, wherever in them it stands.
+const NAMES: [&str; 8] =
+    ["type", "id", "call_id", "tool_call_id", "group_id", "message_id", "child_thread_id", "media_type"];
+/// Fields of our own messages: never taken for somebody's words.
+const FIELDS: [&str; 16] = [
+    "text",
+    "content",
+    "parts",
+    "data",
+    "value",
+    "metadata",
+    "synthetic",
+    "display_as",
+    "subscription",
+    "prompt",
+    "choices",
+    "default",
+    "response_url",
+    "auth_url",
+    "selected",
+    "user_id",
+];
+/// JSON inside of a string inside of JSON …, followed so deep.
+const MAX_NESTING: usize = 4;
+
+/// A text that is to be gone, as it may be spelled.
+struct Wanted<'a> {
+    plain: &'a str,
+    /// As JSON has it inside of a string.
+    escaped: String,
 }
 
-fn replace(value: &mut Value, wanted: &str, escaped: &str) -> bool {
-    match value {
-        Value::String(text) => {
-            let found = text.contains(wanted) || text.contains(escaped);
-            if found {
-                *text = text.replace(wanted, REDACTED).replace(escaped, REDACTED);
+impl<'a> Wanted<'a> {
+    fn new(plain: &'a str) -> Self {
+        let quoted = Value::from(plain).to_string();
+        Self { plain, escaped: quoted[1..quoted.len() - 1].to_owned() }
+    }
+
+    /// An item without the text; none if it is not in it. What the item is stays.
+    fn out_of_item(&self, raw: &str) -> Option<String> {
+        let Ok(Value::Object(mut fields)) = serde_json::from_str::<Value>(raw) else {
+            return self.out_of_text(raw);
+        };
+        let mut found = false;
+        for (name, value) in fields.iter_mut().filter(|(name, _)| !STRUCTURE.contains(&name.as_str())) {
+            found |= match name.as_str() {
+                "parts" => self.out_of_parts(value),
+                _ => self.out_of(value, &[], MAX_NESTING),
+            };
+        }
+        if !found {
+            return None;
+        }
+        match ItemBody::parse(raw) {
+            // A provider takes its own back whole or not at all.
+            ItemBody::Reasoning(_) | ItemBody::BackendToolCall(_) => return Some(GONE.to_owned()),
+            ItemBody::ToolCall(_) => drop(fields.shift_remove("signature")),
+            _ => {}
+        }
+        Some(Value::Object(fields).to_string())
+    }
+
+    /// Something beside the history without the text. Names of threads, calls and messages stay, or it would be of nobody.
+    fn out_of_state(&self, text: &str) -> Option<String> {
+        match serde_json::from_str::<Value>(text) {
+            Ok(mut value) => self.out_of(&mut value, &NAMES, MAX_NESTING).then(|| value.to_string()),
+            Err(_) => self.out_of_text(text),
+        }
+    }
+
+    fn out_of_text(&self, text: &str) -> Option<String> {
+        text.contains(self.plain).then(|| text.replace(self.plain, REDACTED))
+    }
+
+    /// Content parts: the bytes of an image are no text.
+    fn out_of_parts(&self, parts: &mut Value) -> bool {
+        let Value::Array(parts) = parts else { return self.out_of(parts, &NAMES, MAX_NESTING) };
+        parts.iter_mut().fold(false, |found, part| {
+            let bytes = part.pointer("/data/type").is_some_and(|form| form == "base64");
+            (!bytes && self.out_of(part, &NAMES, MAX_NESTING)) | found
+        })
+    }
+
+    /// Takes it out of every string of a value but those whose fields are among `but`; says whether it was there.
+    fn out_of(&self, value: &mut Value, but: &[&str], depth: usize) -> bool {
+        match value {
+            Value::String(text) => {
+                let mut found = false;
+                // Arguments and quoted answers are JSON in a string, in whatever spelling their writer has.
+                if depth > 0
+                    && text.trim_start().starts_with(['{', '['])
+                    && let Ok(mut inner) = serde_json::from_str::<Value>(text)
+                    && self.out_of(&mut inner, &[], depth - 1)
+                {
+                    *text = inner.to_string();
+                    found = true;
+                }
+                for spelled in [self.plain, &self.escaped] {
+                    if text.contains(spelled) {
+                        *text = text.replace(spelled, REDACTED);
+                        found = true;
+                    }
+                }
+                found
             }
-            found
-        }
-        Value::Array(values) => {
-            values.iter_mut().fold(false, |found, value| replace(value, wanted, escaped) | found)
-        }
-        Value::Object(fields) => {
-            let keys: Vec<String> = fields.keys().filter(|key| key.contains(wanted)).cloned().collect();
-            for key in &keys {
-                let value = fields.shift_remove(key).unwrap_or_default();
-                fields.insert(key.replace(wanted, REDACTED), value);
+            Value::Array(values) => {
+                values.iter_mut().fold(false, |found, value| self.out_of(value, but, depth) | found)
             }
-            fields
-                .values_mut()
-                .fold(!keys.is_empty(), |found, value| replace(value, wanted, escaped) || found)
+            Value::Object(fields) => {
+                let mut found = false;
+                let named: Vec<String> =
+                    fields.keys().filter(|key| key.contains(self.plain)).cloned().collect();
+                let ours = |name: &&String| {
+                    !but.is_empty() && (but.contains(&name.as_str()) || FIELDS.contains(&name.as_str()))
+                };
+                for name in named.iter().filter(|name| !ours(name)) {
+                    let value = fields.shift_remove(name).unwrap_or_default();
+                    fields.insert(name.replace(self.plain, REDACTED), value);
+                    found = true;
+                }
+                for (_, value) in fields.iter_mut().filter(|(name, _)| !but.contains(&name.as_str())) {
+                    found |= self.out_of(value, but, depth);
+                }
+                found
+            }
+            Value::Null | Value::Bool(_) | Value::Number(_) => false,
         }
-        Value::Null | Value::Bool(_) | Value::Number(_) => false,
     }
 }
 
@@ -245,18 +348,44 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_is_found_spelled_out_and_escaped_and_nothing_else_changes() {
-        let secret = "p\"w\n1";
+    fn a_text_is_found_however_it_is_spelled_and_nothing_else_changes() {
+        let secret = "p\"w\n1 café";
         let arguments = serde_json::json!({ "token": secret, "n": 1 }).to_string();
-        let item = serde_json::json!({ "kind": "tool_call", "arguments": arguments, "z": [secret, "ok"] })
-            .to_string();
-        let gone = replaced_in_json(&item, secret).unwrap();
-        let value: Value = serde_json::from_str(&gone).unwrap();
-        assert_eq!(value["z"], serde_json::json!([REDACTED, "ok"]));
-        let arguments: Value = serde_json::from_str(value["arguments"].as_str().unwrap()).unwrap();
-        assert_eq!(arguments, serde_json::json!({ "token": REDACTED, "n": 1 }));
-        assert_eq!(replaced_in_json(&gone, secret), None, "once is enough");
-        assert_eq!(replaced_in_json("no json p\"w\n1", secret).unwrap(), "no json [redacted]");
+        let ascii = arguments.replace('é', "\\u00e9");
+        let twice = serde_json::json!({ "inner": ascii }).to_string();
+        for arguments in [arguments, ascii, twice] {
+            let item = serde_json::json!({ "kind": "tool_call", "call_id": "c", "name": "f", "arguments": arguments,
+                "signature": "s", "model": "m" });
+            let gone = Wanted::new(secret).out_of_item(&item.to_string()).unwrap();
+            assert!(!gone.contains("caf") && gone.contains(REDACTED), "{gone}");
+            let ItemBody::ToolCall(call) = ItemBody::parse(&gone) else { panic!("{gone}") };
+            assert_eq!(
+                (call.name.as_str(), call.signature),
+                ("f", None),
+                "what was signed is another text now"
+            );
+            assert!(
+                call.arguments.contains(r#"n\":1"#) || call.arguments.contains(r#""n":1"#),
+                "{}",
+                call.arguments
+            );
+            assert_eq!(Wanted::new(secret).out_of_item(&gone), None, "once is enough");
+        }
+        assert_eq!(Wanted::new("1 café").out_of_item("no json 1 café").unwrap(), "no json [redacted]");
+    }
+
+    #[test]
+    fn what_an_item_is_stays_whatever_the_text_is() {
+        let raw = r#"{"kind":"tool_result","call_id":"text-1","outcome":"text","parts":[{"type":"text","text":"a text"},{"type":"image","data":{"type":"base64","value":"AAtextAA"},"media_type":"text"}],"settled_by":"tool"}"#;
+        let gone = Wanted::new("text").out_of_item(raw).unwrap();
+        assert_eq!(gone, raw.replace("a text", "a [redacted]"));
+        let parked =
+            r#"{"content":{"type":"text","text":"some text"},"group_id":"text","metadata":{"text":"text"}}"#;
+        let gone = Wanted::new("text").out_of_state(parked).unwrap();
+        let left = r#"{"content":{"type":"text","text":"some [redacted]"},"group_id":"text","metadata":{"text":"[redacted]"}}"#;
+        assert_eq!(gone, left);
+        let reasoning = r#"{"kind":"reasoning","text":"a secret","model":"m","signature":"s"}"#;
+        assert_eq!(Wanted::new("secret").out_of_item(reasoning).unwrap(), GONE, "it is whole or absent");
     }
 
     #[test]

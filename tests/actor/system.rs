@@ -245,3 +245,31 @@ async fn i4_a_step_after_a_crash_begins_with_what_was_left() {
     assert_eq!(world.model.calls(), 3);
     assert_eq!(system.thread("t-none").resume().await.unwrap(), []);
 }
+
+/// Wherever a step is dropped, the next one of this process, whatever it is for, first sends what was committed.
+#[tokio::test]
+async fn i4_what_a_dropped_step_has_committed_is_sent_by_the_next_one() {
+    let mut after_commit = 0;
+    for polls in 1..80 {
+        let world = World::new(ScriptedModel::script(vec![text("one"), text("two"), text("three")]));
+        let system = crate::resident::system(&world);
+        let thread = system.thread("t1");
+        let mut stream = thread.stream("first");
+        let mut context = std::task::Context::from_waker(futures::task::noop_waker_ref());
+        for _ in 0..polls {
+            if let std::task::Poll::Ready(None) = stream.as_mut().poll_next(&mut context) {
+                break;
+            }
+        }
+        drop(stream);
+        let committed = world.store.meta(&ThreadId::from("t1")).await.unwrap().is_some();
+        in_time(thread.step("second")).await.unwrap();
+        let sent: Vec<String> =
+            world.output.sent.lock().unwrap().iter().map(|out| out.text.clone()).collect();
+        if committed {
+            assert!(sent.iter().any(|text| text == "one"), "dropped after {polls} polls: {sent:?}");
+            after_commit += 1;
+        }
+    }
+    assert!(after_commit > 3, "it was dropped between commit and reply as well");
+}

@@ -169,3 +169,60 @@ pub async fn erasure_leaves_a_closed_name_and_what_others_inherit(bed: &Bed) {
     bed.archive.erase(&"never".into(), Logs::Erase).await.unwrap();
     assert_eq!(bed.store.meta(&"never".into()).await.unwrap(), None::<Meta>);
 }
+
+pub async fn nobody_begins_to_inherit_of_what_is_about_to_be_erased(bed: &Bed) {
+    bed.thread("a", &[&said("1")]).await;
+    let mut fork = create("b", &[]);
+    fork.meta.base = vec![span("a", 0, 1)];
+    let a = ThreadId::from("a");
+    bed.archive.set_inheritable(&a, false).await.unwrap();
+    assert_eq!(bed.commit(fork.clone()).await, Committed::LostRace);
+    assert!(bed.archive.heirs(&a).await.unwrap().is_empty());
+    bed.archive.set_inheritable(&a, true).await.unwrap();
+    fork.meta.token = token();
+    assert_eq!(bed.commit(fork).await, Committed::Done);
+    // An erased one stays closed to heirs; the log of a snapshot is open again once it is written again.
+    bed.archive.set_inheritable(&a, false).await.unwrap();
+    bed.archive.erase(&a, Logs::Erase).await.unwrap();
+    let mut late = create("c", &[]);
+    late.meta.base = vec![span("a", 0, 1)];
+    assert_eq!(bed.commit(late).await, Committed::LostRace);
+    let log = ThreadId::from("snapshot x");
+    for _ in 0..2 {
+        bed.store.put_log(&log, &[item(1, &said("s"))]).await.unwrap();
+        bed.archive.set_inheritable(&log, false).await.unwrap();
+        bed.archive.erase(&log, Logs::Erase).await.unwrap();
+        assert!(bed.store.log(&log, Epoch(0)).await.unwrap().items.is_empty());
+    }
+    bed.store.put_log(&log, &[item(1, &said("s"))]).await.unwrap();
+    let mut import = create("d", &[]);
+    import.meta.base = vec![span("snapshot x", 0, 1)];
+    assert_eq!(bed.commit(import).await, Committed::Done);
+}
+
+pub async fn what_was_redacted_of_a_snapshot_stays_so_when_it_is_written_again(bed: &Bed) {
+    let log = ThreadId::from("snapshot y");
+    let items = [item(1, &said("secret")), item(2, &said(&format!("{} secret", "x".repeat(20_000))))];
+    bed.store.put_log(&log, &items).await.unwrap();
+    let rewrite = |_: TextOf, text: &str| text.contains("secret").then(|| text.replace("secret", "gone"));
+    assert_eq!(bed.archive.rewrite_texts(&log, &rewrite).await.unwrap(), 2);
+    bed.store.put_log(&log, &items).await.unwrap();
+    let read = bed.store.log(&log, Epoch(0)).await.unwrap().items;
+    assert!(read.iter().all(|item| !item.raw.contains("secret")) && read.len() == 2);
+}
+
+pub async fn the_oldest_threads_are_listed_first_and_only_those_before_a_time(bed: &Bed) {
+    let mut made = Vec::new();
+    for n in 0..12_i64 {
+        let mut make = create(&format!("t-{n}"), &[]);
+        make.meta.created_at_ms = 1_000_000 + n * 1_000;
+        assert_eq!(bed.commit(make.clone()).await, Committed::Done);
+        made.push(make.meta.thread);
+    }
+    let names = |limit| async move {
+        let found = bed.archive.oldest_threads(1_008_000, limit).await.unwrap();
+        found.into_iter().map(|thread| thread.thread).collect::<Vec<_>>()
+    };
+    assert_eq!(names(100).await, made[..8]);
+    assert_eq!(names(3).await, made[..3]);
+}

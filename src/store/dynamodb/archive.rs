@@ -4,21 +4,28 @@ use std::collections::{BTreeSet, HashSet};
 
 use async_trait::async_trait;
 use aws_sdk_dynamodb::error::ProvideErrorMetadata;
+use aws_sdk_dynamodb::types::TransactWriteItem;
 
 use super::bodies::BodyRef;
-use super::codec::{self, Row, body_ref};
+use super::codec::{self, Row, body_ref, s};
 use super::keys::{self, Key, META};
+use super::meta_row::TOKEN;
 use super::reads::Range;
 use super::{DynamoStore, meta_row};
 use crate::message::{Epoch, Item, ThreadId};
-use crate::store::{ArchiveStore, Logs, Rewrite, StoreError, TextOf};
+use crate::store::{ArchiveStore, Logs, Rewrite, Span, StoreError, TextOf, ThreadSummary};
 
 impl DynamoStore {
     pub(super) async fn write_log(&self, snapshot: &ThreadId, items: &[Item]) -> Result<(), StoreError> {
         let epoch = Epoch(0);
         let pk = keys::log_pk(snapshot, epoch);
-        self.put_bodies(items.iter().map(|item| (pk.as_str(), &*item.raw))).await?;
-        self.put_rows(items.iter().map(|item| codec::item_row(snapshot, epoch, item)).collect()).await
+        // What is there stays: it may have been redacted since.
+        let there: BTreeSet<_> =
+            self.read_log(snapshot, epoch).await?.items.iter().map(|item| item.seq).collect();
+        let new = || items.iter().filter(|item| !there.contains(&item.seq));
+        self.put_bodies(new().map(|item| (pk.as_str(), &*item.raw))).await?;
+        self.put_rows(new().map(|item| codec::item_row(snapshot, epoch, item)).collect()).await?;
+        self.set_inheritable(snapshot, true).await
     }
 
     /// The partitions that hold texts of a thread; of its logs all that its META knows of.
@@ -29,7 +36,11 @@ impl DynamoStore {
         Ok(logs.chain([(None, keys::thread_pk(thread))]).collect())
     }
 
-    /// Rewrites the texts of one partition, and deletes the bodies that nothing there refers to any more.
+    /// Rewrites the texts of one partition, and deletes the bodies that they had.
+    ///
+    /// A row that is rewritten names the body that it had until that is deleted, so that whoever goes on after a crash
+    /// finds it. A body that no row names is of a row that is gone, or of a commit that never came: it goes if it would
+    /// be rewritten.
     async fn rewrite_partition(
         &self,
         log: Option<Epoch>,
@@ -38,23 +49,68 @@ impl DynamoStore {
     ) -> Result<usize, StoreError> {
         let rows = self.query(pk.clone(), Range::All).await?;
         let bodies = self.bodies_of(rows.iter()).await?;
-        let (mut changed, mut dropped, mut kept) = (0, Vec::new(), HashSet::new());
+        let (mut changed, mut dropped, mut done, mut kept) = (0, Vec::new(), Vec::new(), HashSet::new());
         for row in &rows {
+            if codec::text(row, keys::SK) == Some(META) {
+                changed += usize::from(self.rewrite_meta(row, rewrite).await?);
+                continue;
+            }
+            dropped.extend(codec::old_body(row));
             let new = codec::content(row, &bodies).and_then(|text| rewrite(text_of(log, row), text));
             let Some(new) = new else {
                 kept.extend(body_ref(row).map(|body| body.digest));
+                done.extend(codec::old_body(row).map(|_| codec::without_old_body(row)));
                 continue;
             };
             self.put_bodies([(pk.as_str(), new.as_str())].into_iter()).await?;
-            let renewed = codec::with_text(row, &new);
+            let renewed = codec::without_old_body(&codec::with_text(row, &new));
             kept.extend(body_ref(&renewed).map(|body| body.digest));
-            self.replace(renewed).await?;
-            dropped.extend(body_ref(row));
+            match body_ref(row) {
+                Some(old) => {
+                    self.replace(codec::with_old_body(&renewed, &old)).await?;
+                    dropped.push(old);
+                    done.push(renewed);
+                }
+                None => self.replace(renewed).await?,
+            }
             changed += 1;
         }
         dropped.retain(|body: &BodyRef| !kept.contains(&body.digest));
-        self.delete_bodies(dropped.into_iter()).await?;
+        self.delete_bodies(&pk, &dropped).await?;
+        for row in done {
+            self.replace(row).await?;
+        }
+        let unnamed = self.listed_bodies(&pk).await?.into_iter().filter(|body| !kept.contains(&body.digest));
+        for body in unnamed {
+            let text = self.body_text(&body).await?.unwrap_or_default();
+            if rewrite(TextOf::State, &text).is_some() {
+                self.delete_bodies(&pk, &[body]).await?;
+                changed += 1;
+            }
+        }
         Ok(changed)
+    }
+
+    /// Rewrites what META holds of somebody's words, if nobody moves the thread meanwhile.
+    async fn rewrite_meta(&self, row: &Row, rewrite: &Rewrite<'_>) -> Result<bool, StoreError> {
+        let mut meta = meta_row::read(row)?;
+        if !meta.rewrite_texts(&|text| rewrite(TextOf::State, text)) {
+            return Ok(false);
+        }
+        let update = self.update(&keys::meta(&meta.thread), meta_row::words(&meta));
+        let update = update
+            .condition_expression("#at_token = :at_token")
+            .expression_attribute_names("#at_token", TOKEN)
+            .expression_attribute_values(":at_token", s(&meta.token));
+        let update = update.build().expect("bug: an update has a table, a key and an expression");
+        let action = TransactWriteItem::builder().update(update).build();
+        let send = || self.client.transact_write_items().transact_items(action.clone()).send();
+        match self.once(send()).await {
+            Ok(_) => Ok(true),
+            // The next run looks again.
+            Err(error) if error.code() == Some("TransactionCanceledException") => Ok(true),
+            Err(_) => self.repeat("TransactWriteItems", send).await.map(|_| true),
+        }
     }
 
     /// Puts a row in the place of one that is still there.
@@ -99,27 +155,53 @@ impl ArchiveStore for DynamoStore {
         Ok(heirs)
     }
 
+    async fn children(&self, thread: &ThreadId) -> Result<Vec<ThreadId>, StoreError> {
+        let rows = self.query(keys::thread_pk(thread), Range::Prefix(keys::CHILD)).await?;
+        let mut children: Vec<ThreadId> = rows.iter().filter_map(codec::read_heir).collect();
+        children.sort();
+        Ok(children)
+    }
+
+    async fn set_inheritable(&self, thread: &ThreadId, inheritable: bool) -> Result<(), StoreError> {
+        match inheritable {
+            true => self.delete_rows(vec![keys::erased(thread)]).await,
+            false => self.put_rows(vec![codec::erased_row(thread)]).await,
+        }
+    }
+
+    async fn oldest_threads(&self, before_ms: i64, limit: usize) -> Result<Vec<ThreadSummary>, StoreError> {
+        self.oldest(before_ms, limit).await
+    }
+
     async fn erase(&self, thread: &ThreadId, logs: Logs) -> Result<(), StoreError> {
         let meta = self.get(&keys::meta(thread)).await?.as_ref().map(meta_row::read).transpose()?;
-        let mut ancestors: BTreeSet<ThreadId> = BTreeSet::new();
-        for (log, pk) in self.partitions(thread).await? {
-            let mut rows = self.query(pk, Range::All).await?;
-            ancestors.extend(rows.iter().filter_map(codec::read_base).flatten().map(|span| span.thread));
-            match log {
-                Some(_) if logs == Logs::Keep => continue,
-                Some(_) => {}
-                None => rows.retain(|row| {
-                    let sk = codec::text(row, keys::SK).unwrap_or_default();
-                    sk != META && !(logs == Logs::Keep && sk.starts_with(keys::HEIR))
-                }),
+        let partitions = self.partitions(thread).await?;
+        let mut ancestors: BTreeSet<ThreadId> = meta.iter().flat_map(|meta| &meta.base).map(of).collect();
+        for (_, pk) in partitions.iter().filter(|(log, _)| log.is_some()) {
+            let bases = self.query(pk.clone(), Range::Prefix(keys::BASE)).await?;
+            ancestors.extend(bases.iter().filter_map(codec::read_base).flatten().map(|span| of(&span)));
+        }
+        // Notes first: what tells of them is there until they are gone.
+        self.delete_rows(ancestors.iter().map(|of| keys::heir(of, thread)).collect()).await?;
+        for (log, pk) in partitions {
+            if log.is_some() && logs == Logs::Keep {
+                continue;
             }
-            // Bodies first: what names them is there until they are gone.
-            self.delete_bodies(rows.iter().filter_map(body_ref)).await?;
+            let mut rows = self.query(pk.clone(), Range::All).await?;
+            rows.retain(|row| {
+                let sk = codec::text(row, keys::SK).unwrap_or_default();
+                sk != META && sk != keys::ERASED && !(logs == Logs::Keep && sk.starts_with(keys::HEIR))
+            });
+            self.delete_bodies(&pk, &self.listed_bodies(&pk).await?).await?;
             self.delete_rows(rows.iter().filter_map(Key::of).collect()).await?;
         }
-        let Some(meta) = meta else { return Ok(()) };
-        ancestors.extend(meta.base.iter().map(|span| span.thread.clone()));
-        self.delete_rows(ancestors.iter().map(|of| keys::heir(of, thread)).collect()).await?;
-        self.replace(meta_row::tombstone(&meta.erased())).await
+        match meta {
+            Some(meta) => self.replace(meta_row::tombstone(&meta.erased())).await,
+            None => Ok(()),
+        }
     }
+}
+
+fn of(span: &Span) -> ThreadId {
+    span.thread.clone()
 }

@@ -46,7 +46,9 @@ const CHARS: &str = "chars";
 /// Facts of a newer version, as JSON.
 const EXTRA: &str = "extra";
 /// Every attribute of an item's row that this version knows.
-const ITEM_ATTRIBUTES: [&str; 19] = [
+const ITEM_ATTRIBUTES: [&str; 21] = [
+    WAS,
+    WAS_PARTS,
     keys::PK,
     keys::SK,
     RAW,
@@ -77,6 +79,10 @@ const SERVER: &str = "server";
 const STORED_AT: &str = "stored_at";
 const THREAD: &str = "thread";
 const REASON: &str = "reason";
+/// The body that a row had before it was rewritten: to be deleted.
+const WAS: &str = "was";
+/// Of how many parts.
+const WAS_PARTS: &str = "was_parts";
 /// What is known of a generation beside its text.
 const FACTS: &str = "facts";
 const SPANS: &str = "spans";
@@ -141,6 +147,39 @@ pub(super) fn body_name(pk: &str, content: &str) -> String {
     body_digest(&format!("{pk}\n{content}"))
 }
 
+/// A body in the list of its partition.
+pub(super) fn listed_body_row(pk: &str, digest: &str, parts: usize) -> Row {
+    let mut row = new_row(&keys::listed_body(pk, digest));
+    row.insert(PARTS.to_owned(), n(parts));
+    row
+}
+
+/// A row of that list as a body.
+pub(super) fn read_listed_body(row: &Row) -> Option<BodyRef> {
+    Some(BodyRef { digest: text(row, keys::SK)?.to_owned(), parts: number(row, PARTS)? })
+}
+
+/// A rewritten row that still names the body that it had: whoever finds it knows what is to be deleted.
+pub(super) fn with_old_body(row: &Row, old: &BodyRef) -> Row {
+    let mut row = row.clone();
+    row.insert(WAS.to_owned(), s(&old.digest));
+    row.insert(WAS_PARTS.to_owned(), n(old.parts));
+    row
+}
+
+/// The body that a row had.
+pub(super) fn old_body(row: &Row) -> Option<BodyRef> {
+    Some(BodyRef { digest: text(row, WAS)?.to_owned(), parts: number(row, WAS_PARTS)? })
+}
+
+/// The row without that.
+pub(super) fn without_old_body(row: &Row) -> Row {
+    let mut row = row.clone();
+    row.remove(WAS);
+    row.remove(WAS_PARTS);
+    row
+}
+
 /// A row with another text. Whatever else it holds stays.
 pub(super) fn with_text(row: &Row, content: &str) -> Row {
     let mut row = row.clone();
@@ -183,7 +222,19 @@ pub(super) fn heir_row(thread: &ThreadId, heir: &ThreadId) -> Row {
     row
 }
 
-/// A row as a thread that inherits.
+/// That a thread has made a child, as a row.
+pub(super) fn child_row(thread: &ThreadId, child: &ThreadId) -> Row {
+    let mut row = new_row(&keys::child(thread, child));
+    row.insert(THREAD.to_owned(), s(child.as_str()));
+    row
+}
+
+/// That nobody may inherit of a thread's logs any more, as a row.
+pub(super) fn erased_row(thread: &ThreadId) -> Row {
+    new_row(&keys::erased(thread))
+}
+
+/// A row as a thread that inherits, or as a child.
 pub(super) fn read_heir(row: &Row) -> Option<ThreadId> {
     text(row, THREAD).map(ThreadId::new)
 }

@@ -8,8 +8,8 @@ use aws_sdk_dynamodb::config::http::HttpResponse;
 use aws_sdk_dynamodb::error::{ProvideErrorMetadata, SdkError};
 use aws_sdk_dynamodb::operation::transact_write_items::TransactWriteItemsError;
 use aws_sdk_dynamodb::types::{
-    AttributeValue, CancellationReason, Delete, Put, ReturnValuesOnConditionCheckFailure, TransactWriteItem,
-    Update,
+    AttributeValue, CancellationReason, ConditionCheck, Delete, Put, ReturnValuesOnConditionCheckFailure,
+    TransactWriteItem, Update,
 };
 
 use super::DynamoStore;
@@ -92,6 +92,7 @@ impl DynamoStore {
         }
         for ancestor in commit.bequests() {
             actions.push(self.put(codec::heir_row(ancestor, thread), PutIf::Any));
+            actions.push(self.absent(&keys::erased(ancestor)));
         }
         if let (Expect::At { epoch, .. }, Some(left)) = (&commit.expect, &commit.left) {
             actions.push(self.put(codec::base_row(thread, *epoch, left), PutIf::Any));
@@ -125,7 +126,7 @@ impl DynamoStore {
         actions.extend(choices.map(|choice| self.put(codec::choice_row(thread, choice), PutIf::Any)));
         let closed = commit.closed_choices.iter();
         actions.extend(closed.map(|id| self.delete(&keys::choice(thread, id), None)));
-        actions.extend(commit.children.iter().flat_map(|child| self.new_thread(child)));
+        actions.extend(commit.children.iter().flat_map(|child| self.new_thread(thread, child)));
         if commit.open_children != 0 {
             let count = Update::builder()
                 .table_name(&*self.table)
@@ -138,7 +139,7 @@ impl DynamoStore {
         actions
     }
 
-    fn new_thread(&self, child: &NewThread) -> Vec<TransactWriteItem> {
+    fn new_thread(&self, parent: &ThreadId, child: &NewThread) -> Vec<TransactWriteItem> {
         let NewThread { meta, items, parked } = child;
         let mut assignments = meta_row::owned(meta);
         assignments.extend(meta_row::identity(meta));
@@ -151,6 +152,7 @@ impl DynamoStore {
         let parked =
             parked.iter().map(|parked| self.put(codec::parked_row(&meta.thread, parked), PutIf::Any));
         actions.extend(parked);
+        actions.push(self.put(codec::child_row(parent, &meta.thread), PutIf::Any));
         actions
     }
 
@@ -229,6 +231,17 @@ impl DynamoStore {
                 .expression_attribute_values(":now", n(now_ms.div_euclid(codec::MS_PER_SECOND))),
         };
         TransactWriteItem::builder().put(put.build().expect("bug: a put has a table and a row")).build()
+    }
+
+    /// The condition that a row is not there.
+    fn absent(&self, key: &Key) -> TransactWriteItem {
+        let check = ConditionCheck::builder()
+            .table_name(&*self.table)
+            .set_key(Some(key.attributes()))
+            .condition_expression(format!("attribute_not_exists({PK})"));
+        TransactWriteItem::builder()
+            .condition_check(check.build().expect("bug: a check has a table, a key and a condition"))
+            .build()
     }
 
     /// Deletes a row, on the condition that a function of its key holds, if one is given.

@@ -46,6 +46,10 @@ pub(super) const ITEM: &str = "I#";
 pub(super) const BASE: &str = "BASE";
 /// Who inherits of a thread's logs.
 pub(super) const HEIR: &str = "H#";
+/// Children that a thread has made.
+pub(super) const CHILD: &str = "K#";
+/// That nobody may inherit of a thread's logs any more.
+pub(super) const ERASED: &str = "ERASED";
 
 /// Generations of a log.
 pub(super) const GENERATION: &str = "C#";
@@ -233,6 +237,27 @@ pub(super) fn heir(thread: &ThreadId, heir: &ThreadId) -> Key {
     Key::new(thread_pk(thread), format!("{HEIR}{}", part(heir.as_str())))
 }
 
+/// A child that a thread has made.
+pub(super) fn child(thread: &ThreadId, child: &ThreadId) -> Key {
+    Key::new(thread_pk(thread), format!("{CHILD}{}", part(child.as_str())))
+}
+
+/// That nobody may inherit of a thread's logs any more.
+pub(super) fn erased(thread: &ThreadId) -> Key {
+    Key::new(thread_pk(thread), ERASED)
+}
+
+/// The list of a partition's bodies, whatever row names them.
+pub(super) fn bodies_pk(pk: &str) -> String {
+    // A digest has no `#`.
+    format!("B#{pk}")
+}
+
+/// A body in that list.
+pub(super) fn listed_body(pk: &str, digest: &str) -> Key {
+    Key::new(bodies_pk(pk), digest)
+}
+
 /// A part of a body.
 pub(super) fn body_part(digest: &str, number: usize) -> Key {
     Key::new(body_pk(digest), part_sk(number))
@@ -279,8 +304,13 @@ pub(super) fn list_pk(list: List, shard: u8) -> String {
 /// Where `name` stands in a list: its shard and its place by time.
 pub(super) fn list_entry(list: List, name: &str, at_ms: i64) -> (String, String) {
     let shard = body_digest(name).bytes().next().unwrap_or_default() % LIST_SHARDS;
-    let sk = format!("{:0TIME_DIGITS$}#{}", at_ms.max(0), part(name));
-    (list_pk(list, shard), sk)
+    (list_pk(list, shard), list_place(at_ms, name))
+}
+
+/// The place of `name` by time; without a name, before all of that time.
+pub(super) fn list_place(at_ms: i64, name: &str) -> String {
+    let name = if name.is_empty() { String::new() } else { part(name) };
+    format!("{:0TIME_DIGITS$}#{name}", at_ms.max(0))
 }
 
 #[cfg(test)]
@@ -307,6 +337,9 @@ mod tests {
         is(base(&t, Epoch(3)), "L#3#slack:C1", "BASE");
         is(heir(&t, &ThreadId::from("fork 1")), "T#slack:C1", "H#fork%201");
         is(body_part("abc", 1), "B#abc", "000001");
+        is(listed_body("L#0#slack:C1", "abc"), "B#L#0#slack:C1", "abc");
+        is(child(&t, &ThreadId::from("th-1")), "T#slack:C1", "K#th-1");
+        is(erased(&t), "T#slack:C1", "ERASED");
         is(claim_part("abc", 0), "X#abc", "000000");
         is(run(&t, "run 1"), "T#slack:C1", "R#run%201");
         is(run_events(&t, "r#", 2, 7), "T#slack:C1", "E#r%23#0000000002#0000000007");

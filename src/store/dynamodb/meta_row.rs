@@ -143,6 +143,12 @@ pub(super) fn identity(meta: &Meta) -> Vec<Assignment> {
     ]
 }
 
+/// What META holds of somebody's words.
+pub(super) fn words(meta: &Meta) -> Vec<Assignment> {
+    let words = [METADATA, OUTBOX, ASKED, EXTRA];
+    owned(meta).into_iter().filter(|(name, _)| words.contains(name)).collect()
+}
+
 /// The whole row of a thread that was erased. It is in no list.
 pub(super) fn tombstone(meta: &Meta) -> Row {
     let listed = |name: &str| name == LPK || name == LSK;

@@ -64,6 +64,49 @@ impl DynamoStore {
         Ok(threads)
     }
 
+    /// Of every shard the oldest threads before a time, merged.
+    pub(super) async fn oldest(
+        &self,
+        before_ms: i64,
+        limit: usize,
+    ) -> Result<Vec<ThreadSummary>, StoreError> {
+        let before = keys::list_place(before_ms, "");
+        let mut found = Vec::new();
+        for shard in (0..keys::LIST_SHARDS).map(|shard| keys::list_pk(List::Threads, shard)) {
+            let mut next: Option<HashMap<String, AttributeValue>> = None;
+            let mut of_shard = 0;
+            loop {
+                let answer = self
+                    .repeat("Query", || {
+                        self.client
+                            .query()
+                            .table_name(&*self.table)
+                            .index_name(LISTS)
+                            .key_condition_expression(format!("{LPK} = :shard AND {LSK} < :before"))
+                            .expression_attribute_values(":shard", s(&shard))
+                            .expression_attribute_values(":before", s(&before))
+                            .set_exclusive_start_key(next.clone())
+                            .send()
+                    })
+                    .await?;
+                let rows = answer.items.unwrap_or_default();
+                of_shard += rows.len();
+                found.extend(rows);
+                next = answer.last_evaluated_key.filter(|key| !key.is_empty());
+                if next.is_none() || of_shard >= limit {
+                    break;
+                }
+            }
+        }
+        found.sort_by(|a, b| codec::text(a, LSK).cmp(&codec::text(b, LSK)));
+        found.truncate(limit);
+        let metas = self.get_many(found.iter().filter_map(Key::of).collect(), BATCH_KEYS).await?;
+        let metas = metas.values().filter_map(|row| meta_row::read(row).ok());
+        let mut threads: Vec<ThreadSummary> = metas.map(|meta| ThreadSummary::from(&meta)).collect();
+        threads.sort_by(|a, b| b.newest_first(a));
+        Ok(threads)
+    }
+
     /// The rows that stand first in a list.
     async fn newest_of(&self, list: List, limit: usize) -> Result<HashMap<Key, Row>, StoreError> {
         let shards: Vec<String> = (0..keys::LIST_SHARDS).map(|shard| keys::list_pk(list, shard)).collect();

@@ -4,19 +4,22 @@ use async_trait::async_trait;
 
 use super::MemoryStore;
 use crate::message::{Item, RawJson, ThreadId};
-use crate::store::{ArchiveStore, Logs, Meta, Rewrite, StoreError, TextOf};
+use crate::store::{ArchiveStore, ConversationStore, Logs, Meta, Rewrite, StoreError, TextOf, ThreadSummary};
 
 #[async_trait]
 impl ArchiveStore for MemoryStore {
     async fn rewrite_texts(&self, thread: &ThreadId, rewrite: &Rewrite<'_>) -> Result<usize, StoreError> {
         let mut state = self.lock();
-        let mut changed = 0;
+        let (mut changed, mut changed_meta) = (0, false);
         let mut renew = |of: TextOf, text: &str| {
             let new = rewrite(of, text);
             changed += usize::from(new.is_some());
             new
         };
         if let Some(rows) = state.threads.get_mut(thread) {
+            if let Some(meta) = &mut rows.meta {
+                changed_meta = meta.rewrite_texts(&|text| rewrite(TextOf::State, text));
+            }
             for ((epoch, seq), item) in &mut rows.logs {
                 if let Some(raw) = renew(TextOf::Item(*epoch, *seq), &item.raw) {
                     *item = Item::stored(*seq, raw, item.facts.clone());
@@ -54,11 +57,28 @@ impl ArchiveStore for MemoryStore {
                 letter.body = body;
             }
         }
-        Ok(changed)
+        Ok(changed + usize::from(changed_meta))
     }
 
     async fn heirs(&self, thread: &ThreadId) -> Result<Vec<ThreadId>, StoreError> {
         Ok(self.of_thread(thread, |rows| rows.heirs.iter().cloned().collect()))
+    }
+
+    async fn children(&self, thread: &ThreadId) -> Result<Vec<ThreadId>, StoreError> {
+        Ok(self.of_thread(thread, |rows| rows.children.iter().cloned().collect()))
+    }
+
+    async fn set_inheritable(&self, thread: &ThreadId, inheritable: bool) -> Result<(), StoreError> {
+        self.lock().threads.entry(thread.clone()).or_default().closed_to_heirs = !inheritable;
+        Ok(())
+    }
+
+    async fn oldest_threads(&self, before_ms: i64, limit: usize) -> Result<Vec<ThreadSummary>, StoreError> {
+        let mut threads = self.list_threads(usize::MAX).await?;
+        threads.retain(|thread| thread.created_at_ms < before_ms);
+        threads.reverse();
+        threads.truncate(limit);
+        Ok(threads)
     }
 
     async fn erase(&self, thread: &ThreadId, logs: Logs) -> Result<(), StoreError> {
@@ -69,7 +89,7 @@ impl ArchiveStore for MemoryStore {
         }
         let Some(rows) = state.threads.remove(thread) else { return Ok(()) };
         let left = state.threads.entry(thread.clone()).or_default();
-        left.erased = true;
+        (left.erased, left.closed_to_heirs) = (true, rows.closed_to_heirs);
         left.meta = rows.meta.map(Meta::erased);
         if logs == Logs::Keep {
             left.logs = rows.logs;

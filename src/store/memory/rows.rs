@@ -31,6 +31,10 @@ pub(super) struct Thread {
     pub(super) bases: BTreeMap<Epoch, Vec<Span>>,
     /// Who inherits of these logs.
     pub(super) heirs: BTreeSet<ThreadId>,
+    /// Whom it has made.
+    pub(super) children: BTreeSet<ThreadId>,
+    /// Nobody may begin to inherit of these logs.
+    pub(super) closed_to_heirs: bool,
     /// Until when each counts, milliseconds; none: for ever.
     pub(super) dedup: BTreeMap<DedupId, Option<i64>>,
     pub(super) parked: BTreeMap<String, ParkedInput>,
@@ -167,7 +171,8 @@ impl State {
     pub(super) fn write(&mut self, commit: Commit) -> Committed {
         let exists =
             |child: &NewThread| self.threads.get(&child.meta.thread).is_some_and(|rows| rows.meta.is_some());
-        let taken = commit.children.iter().any(exists);
+        let closed = |of: &&ThreadId| self.threads.get(*of).is_some_and(|rows| rows.closed_to_heirs);
+        let taken = commit.children.iter().any(exists) || commit.bequests().iter().any(closed);
         let thread = self.threads.entry(commit.meta.thread.clone()).or_default();
         if thread.meta.as_ref().is_some_and(|meta| meta.token == commit.meta.token) {
             return Committed::Done;
@@ -178,6 +183,8 @@ impl State {
         self.now_ms = self.now_ms.max(commit.now_ms);
         self.commits += 1;
         let (children, more) = (commit.children.clone(), commit.open_children);
+        let made = children.iter().map(|child| child.meta.thread.clone());
+        self.threads.entry(commit.meta.thread.clone()).or_default().children.extend(made);
         let root = self.threads.entry(commit.meta.root.clone()).or_default();
         root.open_children = root.open_children.saturating_add_signed(more);
         for ancestor in commit.bequests() {
