@@ -1,6 +1,10 @@
 //! Runs of attached clients: what a slice makes of a client's request, and what it shows of its work.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "support/crash.rs"]
+mod crash;
+#[path = "agui_runs/endings.rs"]
+mod endings;
 #[path = "support/world.rs"]
 mod world;
 

@@ -3,13 +3,13 @@
 
 use tokio::time::Instant;
 
-use super::{DisplayEvent, Input, Runtime, SliceError, execute_action, runs};
+use super::{DisplayEvent, Input, Runtime, SliceError, compact, execute_action, runs};
 use crate::agui::emit::End;
 use crate::history::{Arrival, Layer, wording};
 use crate::message::{
     ContentPart, DedupId, InputContent, InputMessage, Outcome, SettledBy, Synthetic, ThreadId, Undeliverable,
 };
-use crate::store::{DedupLife, PendingCall, Promise};
+use crate::store::{DedupLife, PendingCall, Promise, ThreadKind};
 use crate::thread::{HistoryManager, Progress};
 use crate::tools::Registry;
 
@@ -51,6 +51,10 @@ pub(super) async fn give_up(
         // Its commit stands; what ran inside the slice for it may or may not have run.
         manager.work_for(arrival);
         settle_lost(&mut manager, arrival, |call| call.synchronous);
+    } else if manager.meta().kind == ThreadKind::Compaction {
+        tracing::error!(%thread, dedup = %arrival.dedup, "gave up on a compaction");
+        abandon(runtime, &mut manager, arrival, deadline).await?;
+        return Ok(GaveUp::Done);
     } else if manager.exists() || is_user_text(&input.message) {
         take(runtime, &mut manager, &input.message, arrival);
     } else {
@@ -63,7 +67,8 @@ pub(super) async fn give_up(
         manager.promise(Promise::Release);
     }
     manager.promise(Promise::Notice { text: NOTICE.to_owned() });
-    lose_run(&mut manager, &input.message, NOTICE);
+    let end = End::failed(runs::WORKER_LOST, NOTICE);
+    lose_run(&mut manager, Some(&input.message), unfinished, &end);
     manager.sync(Progress::Aside, runtime.clock.now_ms()).await?;
     tracing::error!(%thread, dedup = %arrival.dedup, "gave up on an input");
     runtime.observer.on_event(thread, &DisplayEvent::Notice(NOTICE.to_owned()));
@@ -104,12 +109,20 @@ pub(super) async fn bury(
     let founds = message.as_ref().is_some_and(is_user_text);
     let releases = message.as_ref().is_some_and(|message| matches!(message.content, InputContent::Release));
     if manager.meta().closed || !(manager.exists() || founds) {
+        if let Some(message) = &message {
+            runs::end_unbegun(runtime, message, "the thread is closed").await?;
+        }
         tracing::info!(%thread, message_id = %dead.message_id, "a dead letter of a thread that is not there");
         return Ok(());
     }
     let taken = manager.is_taken(&died.cause) || manager.is_processed(&died.dedup).await?;
     let open = manager.is_open(&died.cause);
     manager.resume_outbox([arrival, &died]);
+    if manager.meta().kind == ThreadKind::Compaction && !taken {
+        tracing::error!(%thread, message_id = %dead.message_id, "a compaction died in the queue");
+        manager.record_processed(&died, DedupLife::Days);
+        return abandon(runtime, &mut manager, arrival, deadline).await;
+    }
     let owes = !manager.owed().is_empty();
     // Resending might be what it died of: of what it has caused, nothing that is out is waited for. (What is parked
     // is not out.)
@@ -128,8 +141,11 @@ pub(super) async fn bury(
         manager.promise(Promise::Notice { text: UNDELIVERABLE_NOTICE.to_owned() });
         runtime.observer.on_event(thread, &DisplayEvent::Notice(UNDELIVERABLE_NOTICE.to_owned()));
     }
+    if !taken || open {
+        let end = End::failed(runs::WORKER_LOST, UNDELIVERABLE_NOTICE);
+        lose_run(&mut manager, message.as_ref(), open, &end);
+    }
     if let Some(message) = message.filter(|_| !taken) {
-        lose_run(&mut manager, &message, UNDELIVERABLE_NOTICE);
         take(runtime, &mut manager, &message, &died);
     }
     manager.work_for(&died);
@@ -137,12 +153,32 @@ pub(super) async fn bury(
     execute_action(runtime, &Registry::default(), &mut manager, deadline).await
 }
 
-/// Ends the client's run that a message was to begin which is given up on.
-fn lose_run(manager: &mut HistoryManager, message: &InputMessage, text: &str) {
-    let InputContent::Run(request) = &message.content else { return };
+/// Ends a compaction whose slices keep dying, and tells its thread: else it would be under way for ever.
+async fn abandon(
+    runtime: &Runtime,
+    manager: &mut HistoryManager,
+    arrival: &Arrival,
+    deadline: Instant,
+) -> Result<(), SliceError> {
+    manager.record_processed(arrival, DedupLife::Days);
+    let ended = compact::abandoned(runtime, manager).await?;
+    compact::conclude(manager, ended);
+    manager.sync(Progress::Aside, runtime.clock.now_ms()).await?;
+    execute_action(runtime, &Registry::default(), manager, deadline).await
+}
+
+/// Ends the client's run that a message was to begin which is given up on; of a message whose worker has died `midway`, the
+/// run that is under way: whatever the thread still does about it, this run is not shown any more.
+fn lose_run(manager: &mut HistoryManager, message: Option<&InputMessage>, midway: bool, end: &End) {
+    let Some(InputContent::Run(request)) = message.map(|message| &message.content) else {
+        if midway {
+            manager.end_run(runs::end_text(end));
+        }
+        return;
+    };
     let before = manager.run().filter(|run| **run != request.run).map(str::to_owned);
     manager.begin_run(&request.run);
-    manager.end_run(runs::end_text(&End::failed(runs::WORKER_LOST, text)));
+    manager.end_run(runs::end_text(end));
     if let Some(before) = before {
         manager.begin_run(&before);
     }
