@@ -1,6 +1,10 @@
 //! Runs of attached clients: what a slice makes of a client's request, and what it shows of its work.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "support/crash.rs"]
+mod crash;
+#[path = "agui_runs/endings.rs"]
+mod endings;
 #[path = "support/world.rs"]
 mod world;
 
@@ -10,7 +14,7 @@ use dormouse::agui::wire::{ClientTool, RunConfig};
 use dormouse::message::{
     ContentPart, InputContent, InputMessage, ResumeAnswer, RunRecord, RunRequest, ThreadId,
 };
-use dormouse::model::scripted::ScriptedModel;
+use dormouse::model::scripted::{ScriptedEvent, ScriptedModel};
 use dormouse::slice::live::LiveRow;
 use dormouse::store::memory::CommitFault;
 use dormouse::store::{ConversationStore, Cursor, RunChange, RunRow, RunState, RunStore};
@@ -235,6 +239,33 @@ async fn h7_results_in_parts_are_one_continuation() {
     assert_eq!((end(&world, "r2").await, shown(&world, "r2").await), (End::Finished, vec![]));
     run(&world, "r3", &[&begin[..], &[given(1), given(0)]].concat()).await;
     assert_eq!(shown(&world, "r3").await, ["text i0-6 result: 0, 1"]);
+}
+
+#[tokio::test]
+async fn h7_several_results_of_one_run_wait_together_for_a_call_of_a_server() {
+    let text = |text: &str| vec![ScriptedEvent::Text(text.into()), ScriptedEvent::End("end_turn".into())];
+    let mut step: Vec<ScriptedEvent> =
+        ["cl_where", "cl_when", "echo"].iter().map(|name| ScriptedEvent::call(*name, *name, "{}")).collect();
+    step.push(ScriptedEvent::End("tool_use".into()));
+    let world = World::new(ScriptedModel::script(vec![step, text("done")]));
+    run(&world, "r1", &[user("u1", "go")]).await;
+    let calls = world.pending().await;
+    let given =
+        |at: usize| RunRecord::Tool { call: calls[at].as_str().into(), text: at.to_string(), failed: false };
+    run(&world, "r2", &[user("u1", "go"), assistant("i0-2"), given(1), given(0)]).await;
+    let keys: Vec<String> = parked(&world).await;
+    assert_eq!(keys.len(), 2, "both wait, each under a key of its own");
+    assert_eq!(row(&world, "r2").await.state, RunState::Waiting);
+    world.done(&world.result(&calls[2], "2")).await;
+    assert_eq!(world.story().await[4..], ["result: 0", "result: 1", "result: 2", "assistant: done"]);
+    assert_eq!(end(&world, "r2").await, End::Finished);
+    assert_eq!(parked(&world).await, Vec::<String>::new());
+}
+
+/// The keys of what is parked.
+async fn parked(world: &World) -> Vec<String> {
+    let loaded = world.store.load(&thread(), &[]).await.unwrap();
+    loaded.parked.into_iter().map(|parked| parked.key).collect()
 }
 
 #[tokio::test]

@@ -9,9 +9,10 @@ use dormouse::history::render::{RenderError, Rendered};
 use dormouse::history::request::{RequestMessage, RequestResult};
 use dormouse::history::{Accepted, History, Layer, MAX_CALLS, MAX_WAITING, wording};
 use dormouse::message::{
-    AssistantItem, CallId, ContentPart, Item, ItemBody, ItemFacts, Outcome, ReasoningItem, Seq, SettledBy,
-    SyntheticReason, ToolCallItem, ToolResultItem, UserItem,
+    AssistantItem, CallId, ContentPart, DedupId, Item, ItemBody, ItemFacts, MessageId, Outcome,
+    ReasoningItem, Seq, SettledBy, SyntheticReason, ToolCallItem, ToolResultItem, UserItem,
 };
+use dormouse::store::ParkedInput;
 use support::provider_rules;
 use support::say::{answer, arrival, calls, event, report, result, says, signs, thinks, user};
 use support::slice::options;

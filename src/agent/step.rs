@@ -133,7 +133,7 @@ impl Thread {
         };
         let stream = try_stream! {
             let mut work = std::pin::pin!(work);
-            let ended = loop {
+            let ended: Result<(), StepError> = loop {
                 let next = tokio::select! {
                     biased;
                     Some(event) = told.recv() => Ok(event),

@@ -79,6 +79,18 @@ pub enum DecisionKind {
     Nothing,
 }
 
+/// The user message of the turn that runs, or ran last, in the view of the head.
+pub fn running(head: &[Placed<'_>]) -> Option<String> {
+    head.iter().rfind(|placed| placed.is_said()).map(Placed::id)
+}
+
+/// Whether a request knows of the running turn (R13): its client has stopped listening to it and goes on. Any other one that
+/// wants to go on comes from a stale view.
+pub fn knows(request: &RunRequest, running: &str) -> bool {
+    let is_running = |record: &RunRecord| matches!(record, RunRecord::User { id, .. } if id == running);
+    request.append || request.records.iter().any(is_running)
+}
+
 fn users<'a>(items: &'a [Placed<'a>]) -> impl Iterator<Item = (usize, String)> + 'a {
     items.iter().enumerate().filter(|(_, placed)| placed.is_said()).map(|(at, placed)| (at, placed.id()))
 }

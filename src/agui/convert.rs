@@ -40,12 +40,12 @@ pub struct Placed<'a> {
 /// Items with their places. Own items are the last: whatever thread these are of.
 pub fn place<'a, 'b>(
     logs: impl Iterator<Item = (&'b ThreadId, Epoch)>,
-    items: &'a [Item],
+    items: impl IntoIterator<Item = &'a Item>,
 ) -> Vec<Placed<'a>> {
     let logs: Vec<(&ThreadId, Epoch)> = logs.collect();
     let own = logs.last().map(|(thread, _)| *thread);
     let mut ancestors: Vec<&ThreadId> = Vec::new();
-    let mut placed = Vec::with_capacity(items.len());
+    let mut placed = Vec::with_capacity(logs.len());
     for ((thread, epoch), item) in logs.iter().zip(items) {
         let ancestor = match Some(*thread) == own {
             true => 0,
@@ -143,7 +143,7 @@ pub fn messages(items: &[Placed<'_>]) -> Vec<Message> {
 }
 
 /// What a call that user text has cut short is shown to have returned.
-const INTERRUPTED: &str = "Tool call cancelled by user";
+pub(crate) const INTERRUPTED: &str = "Tool call cancelled by user";
 
 fn is_failure(result: &crate::message::ToolResultItem) -> bool {
     match result.outcome {

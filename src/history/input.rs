@@ -1,5 +1,7 @@
 //! What an arriving input does to a history: the rules of settling, interrupting, parking and releasing.
 
+use std::collections::BTreeSet;
+
 use super::calls::{OpenCall, Standing};
 use super::{Draft, History, MAX_WAITING, Waiting, image, wording};
 use crate::message::{
@@ -253,7 +255,7 @@ impl History {
             }
             Standing::Open => {}
         }
-        let waiting = waiting(message, arrival);
+        let waiting = self.set_aside(message, arrival);
         let Some(open) = self.open_call(&result.id) else { return Accepted::Foreign };
         if let Some(first) = &open.arrived {
             if timed_out || !is_by_runtime(&first.parked.dedup) {
@@ -268,6 +270,36 @@ impl History {
             true => Accepted::Ready,
             false => Accepted::Parked,
         }
+    }
+
+    /// An input as it waits: under a key of its own, since one message may bring several.
+    fn set_aside(&self, message: &InputMessage, arrival: &Arrival) -> Waiting {
+        Waiting {
+            parked: ParkedInput {
+                key: self.free_key(&arrival.key),
+                dedup: arrival.dedup.clone(),
+                cause: arrival.cause.clone(),
+                // An InputMessage that was parsed serialises again.
+                body: message.to_body().expect("bug: an input message serialises"),
+            },
+            message: message.clone(),
+            promise: next_firing(message, arrival.now_ms),
+            stored: false,
+        }
+    }
+
+    /// The key of what waits next from the message that has `key`: that itself, else the first of `key.1`, `key.2`, … that
+    /// no row has and none will have with the next commit.
+    fn free_key(&self, key: &str) -> String {
+        let arrived = self.open.iter().filter_map(|open| open.arrived.as_ref());
+        let waiting = arrived.chain(&self.waiting).map(|waiting| waiting.parked.key.as_str());
+        let released = self.safe.iter().chain(&self.unvalidated).filter_map(|draft| draft.release.as_deref());
+        let dropped = self.dropped.iter().map(String::as_str);
+        let taken: BTreeSet<&str> = waiting.chain(released).chain(dropped).collect();
+        // Of one name more than there are taken ones, one is free.
+        let numbered = (1..=taken.len()).map(|n| format!("{key}.{n}"));
+        let mut names = std::iter::once(key.to_owned()).chain(numbered);
+        names.find(|name| !taken.contains(name.as_str())).unwrap_or_else(|| key.to_owned())
     }
 
     /// Closes the open step if nothing of it is at work any more and either every call is answered or an
@@ -339,12 +371,13 @@ impl History {
         }
         let at_work = self.open.iter().any(OpenCall::is_at_work);
         if at_work && self.waiting.len() < MAX_WAITING {
-            self.waiting.push(waiting(message, arrival));
+            let waiting = self.set_aside(message, arrival);
+            self.waiting.push(waiting);
             return Accepted::Parked;
         }
         let opens_turn = self.open.is_empty();
         let interrupted = self.bring_in_results();
-        let mut draft = self.event_draft(&waiting(message, arrival));
+        let mut draft = self.event_draft(&self.set_aside(message, arrival));
         draft.opens_turn = opens_turn;
         draft.settles = interrupted;
         self.unvalidated.push(draft);
@@ -424,21 +457,6 @@ fn origin(synthetic: &Synthetic) -> Option<(&CallId, SyntheticReason)> {
         Synthetic::ThreadReport { tool_call_id, .. } => Some((tool_call_id, SyntheticReason::ThreadReport)),
         Synthetic::ParentMessage { tool_call_id } => Some((tool_call_id, SyntheticReason::ParentMessage)),
         Synthetic::Compaction | Synthetic::CompactionComplete => None,
-    }
-}
-
-fn waiting(message: &InputMessage, arrival: &Arrival) -> Waiting {
-    Waiting {
-        parked: ParkedInput {
-            key: arrival.key.clone(),
-            dedup: arrival.dedup.clone(),
-            cause: arrival.cause.clone(),
-            // An InputMessage that was parsed serialises again.
-            body: message.to_body().expect("bug: an input message serialises"),
-        },
-        message: message.clone(),
-        promise: next_firing(message, arrival.now_ms),
-        stored: false,
     }
 }
 

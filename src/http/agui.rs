@@ -22,6 +22,7 @@ use serde_json::{Value, json};
 use super::auth::Caller;
 use super::threads::{known, metadata, path};
 use super::{ApiError, HttpDeps, body};
+use crate::agui::branch;
 use crate::agui::convert;
 use crate::agui::emit::End;
 use crate::agui::wire::{RunInput, WireError};
@@ -258,7 +259,11 @@ async fn end(runs: &dyn RunStore, thread: &ThreadId, run: &str, now_ms: i64) -> 
         Some(RunState::Running) => RunChange::Stop,
         Some(RunState::Queued | RunState::Waiting) => RunChange::End(stopped_text()),
     };
-    runs.change_run(thread, run, &change, now_ms).await?;
+    let row = runs.change_run(thread, run, &change, now_ms).await?;
+    // Its slice has ended in the meantime, unheeding.
+    if row.is_some_and(|row| matches!(row.state, RunState::Queued | RunState::Waiting)) {
+        runs.change_run(thread, run, &RunChange::End(stopped_text()), now_ms).await?;
+    }
     Ok(true)
 }
 
@@ -275,11 +280,7 @@ async fn take_over(deps: &HttpDeps, meta: &Meta, request: &RunRequest, now_ms: i
     let loaded = deps.callback.store.load(&meta.thread, &[]).await?;
     let Some(meta) = &loaded.meta else { return Ok(()) };
     let items = convert::place(meta.logs(), &loaded.items);
-    let Some(running) = items.iter().rfind(|placed| placed.is_said()).map(convert::Placed::id) else {
-        return Ok(());
-    };
-    let knows = |record: &RunRecord| matches!(record, RunRecord::User { id, .. } if *id == running);
-    if request.append || request.records.iter().any(knows) {
+    if branch::running(&items).is_some_and(|running| branch::knows(request, &running)) {
         runs(deps)?.change_run(&meta.thread, active, &RunChange::Stop, now_ms).await?;
         tracing::info!(thread = %meta.thread, "a client goes on: the run before is stopped");
     }

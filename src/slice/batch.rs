@@ -9,9 +9,10 @@ use super::live::Live;
 use super::seat::Extent;
 use super::{
     Cancel, CompletionAction, DisplayEvent, PrepareResult, Runtime, Seat, Session, SliceError, choices,
-    compact, execute_action, held, prepare_input, run_completion, runs,
+    compact, execute_action, held, prepare_input, run_completion, runs, stop,
 };
 use crate::agui::convert::result_text;
+use crate::agui::emit::End;
 use crate::history::Arrival;
 use crate::message::{
     CallId, DedupId, InputContent, InputMessage, OutputKind, OutputMessage, RawJson, RunRecord, Synthetic,
@@ -123,6 +124,9 @@ async fn slice(
     if manager.meta().closed {
         // What is parked there stays there: nothing is committed any more.
         tracing::info!(%thread, "input for a closed thread dropped");
+        for input in inputs {
+            runs::end_unbegun(runtime, &input.message, "the thread is closed").await?;
+        }
         processed.done = inputs.len();
         return Ok(());
     }
@@ -132,16 +136,19 @@ async fn slice(
         processed.done = inputs.len();
         return Ok(());
     }
-    let mut ready = false;
-    let mut outside = false;
+    let stopped = runs::take_stopped(runtime, &mut manager).await?;
+    let mut due = Due::default();
+    let mut news = false;
     let mut prepared = 0;
     let mut failure = None;
     for (at, input) in inputs.iter().enumerate() {
+        let again = manager.is_open(&input.arrival.cause);
         let prepare = prepare_input(runtime, &input.message, &input.arrival, &mut manager);
         match prepare.instrument(tracing::info_span!("prepare", bytes = input.bytes)).await {
             Ok(PrepareResult::Ready) => {
-                ready = true;
-                outside |= is_outside(&input.message);
+                due.ready = true;
+                due.outside |= is_outside(&input.message);
+                news |= is_outside(&input.message) && !again;
             }
             Ok(
                 PrepareResult::Handled
@@ -152,6 +159,7 @@ async fn slice(
             ) => {}
             Ok(PrepareResult::Refused(reason)) => processed.refused.push((at, reason)),
             Ok(PrepareResult::RefusedToUser(text)) => {
+                runs::end_unbegun(runtime, &input.message, &text).await?;
                 refuse_to_user(runtime, &manager, input, text).await?;
             }
             Err(e) => {
@@ -161,13 +169,13 @@ async fn slice(
         }
         prepared = at + 1;
     }
-    if ready && manager.history().has_leftover_waiting() {
+    if due.ready && manager.history().has_leftover_waiting() {
         manager.history_mut().release_waiting();
     }
     // A step that an earlier slice left answered but not closed is closed by loading it: whatever brought this slice
     // about, its results are for the model now, and what came behind them must not be lost with them.
     if manager.history().has_unvalidated() && manager.history().is_settled() && !manager.is_closing() {
-        ready = true;
+        due.ready = true;
         // Whoever goes on after a crash must be told from a message that has nothing to do.
         if let Some(first) = inputs.first().filter(|_| manager.causes().is_empty()) {
             match manager.is_processed(&first.arrival.dedup).await? {
@@ -177,7 +185,19 @@ async fn slice(
         }
     }
     held::let_go(&mut manager, inputs.first().map(|input| &input.arrival));
-    let mut live = Live::begin(runtime, &manager).await;
+    // What its user has ended is not gone on with; what is new is another matter.
+    due.rests = stopped.is_some() && !news;
+    if let Some(run) = stopped {
+        if manager.causes().is_empty()
+            && let Some(first) = inputs.first()
+        {
+            manager.work_for(&first.arrival);
+        }
+        let end = runs::end_text(&End::failed(runs::ABORT, stop::NOTICE));
+        manager.promise(Promise::RunEnd { run, end });
+    }
+    let mut live = Live::begin(runtime, &manager).await?;
+    due.rests |= live.as_ref().is_some_and(Live::is_stopped);
     if let Some(live) = &mut live {
         // What came in is news for a client, but for what it has brought itself.
         for input in inputs.iter().take(prepared) {
@@ -194,7 +214,7 @@ async fn slice(
             }
         }
     }
-    let finished = finish(runtime, &mut manager, ready, outside, deadline, &mut seat.cancel, &mut live).await;
+    let finished = finish(runtime, &mut manager, due, deadline, &mut seat.cancel, &mut live).await;
     if let Some(live) = live {
         live.rest().await;
     }
@@ -224,21 +244,8 @@ async fn summarise(
         return Ok(());
     }
     let ended = compact::background(runtime, manager, deadline);
-    let parent = manager.meta().parent.clone();
-    match ended.instrument(tracing::info_span!("summarise")).await? {
-        compact::Background::Rest => manager.promise(Promise::Release),
-        compact::Background::Stale => manager.begin_closing(),
-        compact::Background::Done(report) => {
-            if let Some(to) = parent {
-                manager.promise(Promise::Compacted { to, report });
-            }
-            manager.begin_closing();
-        }
-    }
-    if manager.is_closing() {
-        // What was asked is content.
-        manager.change_asked(|asked| asked.due = None);
-    }
+    let ended = ended.instrument(tracing::info_span!("summarise")).await?;
+    compact::conclude(manager, ended);
     manager.sync(Progress::Aside, runtime.clock.now_ms()).await?;
     send_outbox(runtime, manager, deadline).await
 }
@@ -261,12 +268,22 @@ fn is_outside(message: &InputMessage) -> bool {
     }
 }
 
+/// What the inputs of a slice lead to.
+#[derive(Clone, Copy, Default)]
+struct Due {
+    /// The model is to be asked.
+    ready: bool,
+    /// Somebody outside has caused it.
+    outside: bool,
+    /// It is for a run that its user has ended: what there is is kept, and the model is not asked.
+    rests: bool,
+}
+
 /// Barrier, completion, last commit, dispatch.
 async fn finish(
     runtime: &Runtime,
     manager: &mut HistoryManager,
-    ready: bool,
-    outside: bool,
+    Due { ready, outside, rests }: Due,
     deadline: Instant,
     cancel: &mut oneshot::Receiver<Cancel>,
     live: &mut Option<Live>,
@@ -284,6 +301,17 @@ async fn finish(
         promise_release(manager);
         end_run(manager);
         manager.sync(Progress::Aside, runtime.clock.now_ms()).await?;
+        show_committed(manager, known, live).await;
+        return send_outbox(runtime, manager, deadline).await;
+    }
+    if rests {
+        let now_ms = runtime.clock.now_ms();
+        manager.history_mut().mark_inputs_model_validated();
+        stop::give_up_open_work(manager, now_ms);
+        manager.set_trouble(runs::ABORT, stop::NOTICE);
+        promise_release(manager);
+        end_run(manager);
+        manager.sync(Progress::Last, now_ms).await?;
         show_committed(manager, known, live).await;
         return send_outbox(runtime, manager, deadline).await;
     }

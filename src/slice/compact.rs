@@ -20,7 +20,7 @@ use crate::store::{CompactionCommit, CompactionRun, CompactionState, DedupLife, 
 use crate::thread::HistoryManager;
 use crate::tools::Registry;
 
-pub(super) use background::{Background, background};
+pub(super) use background::{Background, abandoned, background};
 pub(super) use room::{Room, after_overflow, make_room};
 
 /// Who summarises an agent's threads, and when.
@@ -155,6 +155,24 @@ pub(super) fn ask_background(runtime: &Runtime, session: &Session, manager: &mut
         tracing::info!(thread = %manager.history().thread(), size, soft = budgets.soft, "a compaction is asked for");
         manager.change_asked(|asked| asked.state = state);
         manager.promise(Promise::Compact { request: Compact::default() });
+    }
+}
+
+/// Takes how an invocation of a compaction's own thread has ended into that thread.
+pub(super) fn conclude(manager: &mut HistoryManager, ended: Background) {
+    match ended {
+        Background::Rest => manager.promise(Promise::Release),
+        Background::Stale => manager.begin_closing(),
+        Background::Done(report) => {
+            if let Some(to) = manager.meta().parent.clone() {
+                manager.promise(Promise::Compacted { to, report });
+            }
+            manager.begin_closing();
+        }
+    }
+    if manager.is_closing() {
+        // What was asked is content.
+        manager.change_asked(|asked| asked.due = None);
     }
 }
 

@@ -83,8 +83,7 @@ pub fn run_completion<'a>(
             }
             if let Some(bound) = bound_reached(runtime, &spent) {
                 manager.history_mut().mark_inputs_model_validated();
-                manager.set_trouble(runs::STEP_LIMIT, bound);
-                give_up(manager, bound);
+                give_up(manager, runs::STEP_LIMIT, bound);
                 yield CompletionEvent::Action(CompletionAction::Done);
                 return;
             }
@@ -323,7 +322,7 @@ fn take_response(
             StopReason::EndTurn | StopReason::ToolUse | StopReason::Other(_) => None,
         };
         if let Some(notice) = notice {
-            give_up(manager, notice);
+            give_up(manager, runs::MODEL_ERROR, notice);
         }
         return Step::Done;
     }

@@ -60,15 +60,15 @@ pub(super) fn bound_reached(runtime: &Runtime, spent: &Spent) -> Option<&'static
     None
 }
 
-/// Tells the user, with the next commit, that the thread cannot go on by itself.
-pub(super) fn give_up(manager: &mut HistoryManager, text: &str) {
+/// Tells the user something, with the next commit.
+pub(super) fn tell(manager: &mut HistoryManager, text: &str) {
     manager.promise(Promise::Notice { text: text.to_owned() });
 }
 
-/// The same where the model is to blame: a client's run ends so.
-fn give_up_on_model(manager: &mut HistoryManager, text: &str) {
-    manager.set_trouble(runs::MODEL_ERROR, text);
-    give_up(manager, text);
+/// Tells the user, with the next commit, that the thread cannot go on by itself. A client's run ends so, with that code.
+pub(super) fn give_up(manager: &mut HistoryManager, code: &'static str, text: &str) {
+    manager.set_trouble(code, text);
+    tell(manager, text);
 }
 
 pub(super) fn class_name(class: ErrorClass) -> &'static str {
@@ -130,7 +130,7 @@ pub(super) fn failed(
         ErrorClass::Fatal => {
             // Somebody has to act; the message is kept, so that the next one finds it in the history.
             manager.history_mut().mark_inputs_model_validated();
-            give_up_on_model(manager, &format!("The model cannot be used: {}", e.message));
+            give_up(manager, runs::MODEL_ERROR, &format!("The model cannot be used: {}", e.message));
             Ok(AfterFailure::GaveUp)
         }
     }
@@ -145,7 +145,7 @@ fn leave_out(manager: &mut HistoryManager, why: LeftOut, text: String, out_of_re
         return AfterFailure::Again;
     }
     manager.history_mut().mark_inputs_model_validated();
-    give_up_on_model(manager, &text);
+    give_up(manager, runs::MODEL_ERROR, &text);
     AfterFailure::GaveUp
 }
 
@@ -169,12 +169,12 @@ pub(super) fn answered_without_images(spent: &mut Spent, manager: &mut HistoryMa
     spent.images = Images::Tried;
     match manager.history_mut().settle_images_aside() {
         Some(RefusedImages::One) => {
-            give_up(manager, "The model's provider refuses an image of this conversation. It is left out.");
+            tell(manager, "The model's provider refuses an image of this conversation. It is left out.");
         }
         Some(RefusedImages::Several) => {
             // The next view has them again.
             manager.forget_usage();
-            give_up(
+            tell(
                 manager,
                 "The model's provider refuses an image of this conversation. This was answered without its images.",
             );

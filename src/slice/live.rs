@@ -12,11 +12,11 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use super::Runtime;
-use crate::agui::convert::{Placed, responses, result_text};
+use crate::agui::convert::{INTERRUPTED, Placed, responses, result_text};
 use crate::agui::emit::Piece;
 use crate::agui::wire::RunConfig;
 use crate::message::{CallId, Epoch, Item, ItemBody, ItemId, ThreadId};
-use crate::store::{RunChange, RunEvents, RunRow, RunState, Store};
+use crate::store::{RunChange, RunEvents, RunRow, RunState, Store, StoreError};
 use crate::thread::HistoryManager;
 
 /// Pieces wait this long for more of their kind.
@@ -27,8 +27,6 @@ const FLUSH_BYTES: usize = 4 * 1024;
 const LOOK_AFTER: Duration = Duration::from_secs(1);
 /// Bytes of pieces that a slice keeps for whoever looks later. What comes behind them is only shown as it comes.
 const MAX_KEPT_BYTES: usize = 1024 * 1024;
-/// What a call that user text has cut short is shown to have returned.
-const INTERRUPTED: &str = "Tool call cancelled by user";
 
 /// One row.
 #[derive(Debug, Serialize, Deserialize)]
@@ -66,19 +64,18 @@ pub(super) struct Live {
 
 impl Live {
     /// The client's run that this slice works for, if it does. A run that is not known any more is nobody's.
-    pub(super) async fn begin(runtime: &Runtime, manager: &HistoryManager) -> Option<Self> {
-        let run = manager.run()?;
+    ///
+    /// # Errors
+    /// The store's: what the client brings, its tools above all, is part of the request.
+    pub(super) async fn begin(
+        runtime: &Runtime,
+        manager: &HistoryManager,
+    ) -> Result<Option<Self>, StoreError> {
+        let (Some(run), Some(runs)) = (manager.run(), runtime.store.runs()) else { return Ok(None) };
         let thread = manager.history().thread().clone();
-        let runs = runtime.store.runs()?;
-        let begun = runs.change_run(&thread, run, &RunChange::Begin, runtime.clock.now_ms()).await;
-        let row = match begun {
-            Ok(row) => row?,
-            Err(error) => {
-                tracing::warn!(%thread, %error, "a client's run cannot be shown");
-                return None;
-            }
-        };
-        Some(Self {
+        let begun = runs.change_run(&thread, run, &RunChange::Begin, runtime.clock.now_ms()).await?;
+        let Some(row) = begun else { return Ok(None) };
+        Ok(Some(Self {
             store: runtime.store.clone(),
             clock: runtime.clock.clone(),
             config: serde_json::from_str(&row.config).unwrap_or_default(),
@@ -94,7 +91,12 @@ impl Live {
             looked: Instant::now(),
             shown: BTreeSet::new(),
             message: String::new(),
-        })
+        }))
+    }
+
+    /// Whether its user had ended the run when the slice began.
+    pub(super) fn is_stopped(&self) -> bool {
+        self.row.is_stopped()
     }
 
     /// What the client brought to the run.

@@ -1,7 +1,7 @@
 //! What is asked of a thread itself: to hide its newest turns, to begin as another one stands, to end. An operation is alone in its slice.
 
 use super::prepare::PrepareResult;
-use super::{Runtime, SliceError};
+use super::{Runtime, SliceError, runs};
 use crate::history::snapshot::{Snapshot, is_snapshot_log};
 use crate::history::{Accepted, Arrival, History};
 use crate::message::{ContentPart, Epoch, Fork, Import, InputContent, InputMessage, Rewind, Then, ThreadId};
@@ -133,6 +133,7 @@ pub(super) async fn close(
     }
     manager.begin_closing();
     manager.close(arrival.now_ms);
+    manager.set_trouble(runs::ABORT, "the thread was closed");
     tracing::info!(%thread, "thread closed by hand");
     Ok(PrepareResult::Handled)
 }

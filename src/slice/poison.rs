@@ -4,12 +4,11 @@
 use tokio::time::Instant;
 
 use super::batch::send_outbox;
-use super::{DisplayEvent, Input, Runtime, SliceError, execute_action, runs};
+use super::{DisplayEvent, Input, Runtime, SliceError, compact, execute_action, runs};
 use crate::agui::emit::End;
 use crate::history::{Arrival, Layer, wording};
 use crate::message::{
-    CompactionReport, ContentPart, DedupId, InputContent, InputMessage, Outcome, SettledBy, Synthetic,
-    ThreadId, Undeliverable,
+    ContentPart, DedupId, InputContent, InputMessage, Outcome, SettledBy, Synthetic, ThreadId, Undeliverable,
 };
 use crate::store::{DedupLife, PendingCall, Promise, ThreadKind};
 use crate::thread::{HistoryManager, Progress};
@@ -53,6 +52,10 @@ pub(super) async fn give_up(
         // Its commit stands; what ran inside the slice for it may or may not have run.
         manager.work_for(arrival);
         settle_lost(&mut manager, arrival, |call| call.synchronous);
+    } else if manager.meta().kind == ThreadKind::Compaction {
+        tracing::error!(%thread, dedup = %arrival.dedup, "gave up on a compaction");
+        abandon(runtime, &mut manager, arrival, deadline).await?;
+        return Ok(GaveUp::Done);
     } else if manager.exists() || is_user_text(&input.message) {
         take(runtime, &mut manager, &input.message, arrival);
     } else {
@@ -61,15 +64,12 @@ pub(super) async fn give_up(
     // What its commits still owe stays in the outbox, since its cause is marked as redelivered: the next slice sends
     // it, with the history in hand. A release that could not even begin causes no other one: that would go on for ever.
     let releases = matches!(input.message.content, InputContent::Release);
-    if end_compaction(&mut manager) {
-        tracing::error!(%thread, "gave up on a compaction");
-    } else {
-        if unfinished || (owes && !releases) {
-            manager.promise(Promise::Release);
-        }
-        manager.promise(Promise::Notice { text: NOTICE.to_owned() });
-        lose_run(&mut manager, &input.message, NOTICE);
+    if unfinished || (owes && !releases) {
+        manager.promise(Promise::Release);
     }
+    manager.promise(Promise::Notice { text: NOTICE.to_owned() });
+    let end = End::failed(runs::WORKER_LOST, NOTICE);
+    lose_run(&mut manager, Some(&input.message), unfinished, &end);
     manager.sync(Progress::Aside, runtime.clock.now_ms()).await?;
     tracing::error!(%thread, dedup = %arrival.dedup, "gave up on an input");
     runtime.observer.on_event(thread, &DisplayEvent::Notice(NOTICE.to_owned()));
@@ -110,6 +110,9 @@ pub(super) async fn bury(
     let founds = message.as_ref().is_some_and(is_user_text);
     let releases = message.as_ref().is_some_and(|message| matches!(message.content, InputContent::Release));
     if manager.meta().closed {
+        if let Some(message) = &message {
+            runs::end_unbegun(runtime, message, "the thread is closed").await?;
+        }
         // Nothing is committed any more; what the last commit promised is owed all the same, its end above all.
         let mut closed = HistoryManager::load(store.clone(), store, thread.clone(), &[]).await?;
         closed.resume_outbox([arrival, &died]);
@@ -122,17 +125,16 @@ pub(super) async fn bury(
     let taken = manager.is_taken(&died.cause) || manager.is_processed(&died.dedup).await?;
     let open = manager.is_open(&died.cause);
     manager.resume_outbox([arrival, &died]);
+    if manager.meta().kind == ThreadKind::Compaction && !taken {
+        tracing::error!(%thread, message_id = %dead.message_id, "a compaction died in the queue");
+        manager.record_processed(&died, DedupLife::Days);
+        return abandon(runtime, &mut manager, arrival, deadline).await;
+    }
     let owes = !manager.owed().is_empty();
     // Resending might be what it died of: of what it has caused, nothing that is out is waited for. (What is parked
     // is not out.)
     let settled = settle_lost(&mut manager, arrival, |call| call.cause.contains(&died.cause) && !call.parked);
     manager.record_processed(arrival, DedupLife::Days);
-    if !taken && end_compaction(&mut manager) {
-        tracing::error!(%thread, "a compaction died in the queue");
-        manager.record_processed(&died, DedupLife::Days);
-        manager.sync(Progress::Aside, runtime.clock.now_ms()).await?;
-        return execute_action(runtime, &Registry::default(), &mut manager, deadline).await;
-    }
     if owes || settled > 0 {
         // Replies and notices to tools need the history: the next slice sends them.
         manager.mark_redelivered(&died.cause);
@@ -146,8 +148,11 @@ pub(super) async fn bury(
         manager.promise(Promise::Notice { text: UNDELIVERABLE_NOTICE.to_owned() });
         runtime.observer.on_event(thread, &DisplayEvent::Notice(UNDELIVERABLE_NOTICE.to_owned()));
     }
+    if !taken || open {
+        let end = End::failed(runs::WORKER_LOST, UNDELIVERABLE_NOTICE);
+        lose_run(&mut manager, message.as_ref(), open, &end);
+    }
     if let Some(message) = message.filter(|_| !taken) {
-        lose_run(&mut manager, &message, UNDELIVERABLE_NOTICE);
         take(runtime, &mut manager, &message, &died);
     }
     manager.work_for(&died);
@@ -155,26 +160,32 @@ pub(super) async fn bury(
     execute_action(runtime, &Registry::default(), &mut manager, deadline).await
 }
 
-/// Ends a compaction's own thread, if this is one, since nothing else comes to go on with it. Its parent hears of it, and goes
-/// on without.
-fn end_compaction(manager: &mut HistoryManager) -> bool {
-    let meta = manager.meta();
-    let (true, Some(to)) = (meta.kind == ThreadKind::Compaction, meta.parent.clone()) else { return false };
-    let manual = meta.asked.due.as_ref().is_some_and(|request| request.manual);
-    let failure = Some("it failed again and again".to_owned());
-    let report = CompactionReport { chunks: 0, failure, manual, gave_up: false };
-    manager.promise(Promise::Compacted { to, report });
-    manager.change_asked(|asked| asked.due = None);
-    manager.begin_closing();
-    true
+/// Ends a compaction whose slices keep dying, and tells its thread: else it would be under way for ever.
+async fn abandon(
+    runtime: &Runtime,
+    manager: &mut HistoryManager,
+    arrival: &Arrival,
+    deadline: Instant,
+) -> Result<(), SliceError> {
+    manager.record_processed(arrival, DedupLife::Days);
+    let ended = compact::abandoned(runtime, manager).await?;
+    compact::conclude(manager, ended);
+    manager.sync(Progress::Aside, runtime.clock.now_ms()).await?;
+    execute_action(runtime, &Registry::default(), manager, deadline).await
 }
 
-/// Ends the client's run that a message was to begin which is given up on.
-fn lose_run(manager: &mut HistoryManager, message: &InputMessage, text: &str) {
-    let InputContent::Run(request) = &message.content else { return };
+/// Ends the client's run that a message was to begin which is given up on; of a message whose worker has died `midway`, the
+/// run that is under way: whatever the thread still does about it, this run is not shown any more.
+fn lose_run(manager: &mut HistoryManager, message: Option<&InputMessage>, midway: bool, end: &End) {
+    let Some(InputContent::Run(request)) = message.map(|message| &message.content) else {
+        if midway {
+            manager.end_run(runs::end_text(end));
+        }
+        return;
+    };
     let before = manager.run().filter(|run| **run != request.run).map(str::to_owned);
     manager.begin_run(&request.run);
-    manager.end_run(runs::end_text(&End::failed(runs::WORKER_LOST, text)));
+    manager.end_run(runs::end_text(end));
     if let Some(before) = before {
         manager.begin_run(&before);
     }

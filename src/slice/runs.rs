@@ -7,21 +7,19 @@ use async_trait::async_trait;
 
 use super::prepare::PrepareResult;
 use super::{Runtime, SliceError, choices};
-use crate::agui::branch::{Cut, Decision, DecisionKind, View, decide};
-use crate::agui::convert::{Placed, approval, said};
+use crate::agui::branch::{self, Cut, Decision, DecisionKind, View, decide};
+use crate::agui::convert::{approval, place, said};
 use crate::agui::emit::End;
 use crate::agui::wire::{ClientTool, Interrupt};
 use crate::history::{Accepted, Arrival};
 use crate::message::{
-    CallId, ContentPart, DedupId, Epoch, InputContent, InputMessage, Item, ResumeAnswer, RunRecord,
-    RunRequest, ThreadId, UserChoiceAnswer, UserChoiceRequired,
+    CallId, ContentPart, DedupId, InputContent, InputMessage, ResumeAnswer, RunRequest, ThreadId,
+    UserChoiceAnswer, UserChoiceRequired,
 };
-use crate::store::{DedupLife, Loaded, Meta, PendingCall, RunState};
-use crate::thread::{Handled, HistoryManager, load_branch};
+use crate::store::{DedupLife, PendingCall, RunChange, RunRow, RunState};
+use crate::thread::{Branch, Handled, HistoryManager, MAX_BRANCH_ITEMS, load_branch, load_branches};
 use crate::tools::{Execution, Invocation, Registry, Tool, ToolDefinition, ToolError, Waiting};
 
-/// The newest logs that a request is looked for in. An older one can still be forked.
-const MAX_BRANCHES: u32 = 64;
 /// The server of calls that run in a client.
 pub(super) const CLIENT: &str = "@client";
 
@@ -85,17 +83,15 @@ pub(super) async fn start(
     if is_over(runtime, manager.history().thread(), &request.run).await? {
         return Ok(PrepareResult::Handled);
     }
-    let head = head(manager);
-    let before = manager.run().map(str::to_owned);
-    let branches = match manager.meta().epoch {
-        Epoch(0) => Vec::new(),
-        Epoch(epoch) => branches(runtime, manager.history().thread(), epoch).await?,
-    };
+    // A run that a slice has begun, died, and begins once more is no other one.
+    let before = manager.run().filter(|run| **run != request.run).map(str::to_owned);
+    let branches = load_branches(&*runtime.store, manager.meta(), MAX_BRANCH_ITEMS).await?;
     let (decision, running) = {
         let mut views: Vec<View<'_>> = branches.iter().map(view).collect();
-        views.push(View { epoch: manager.meta().epoch, items: place(&head, manager.history().committed()) });
-        let running = views.last().and_then(|view| view.items.iter().rfind(|placed| placed.is_said()));
-        (decide(&views, request), running.map(Placed::id))
+        let items = place(manager.meta().logs(), manager.history().committed());
+        let running = branch::running(&items);
+        views.push(View { epoch: manager.meta().epoch, items });
+        (decide(&views, request), running)
     };
     // Answers are for the head as it stands; only what the user says besides them is taken of the list.
     let decision = match request.resume {
@@ -196,6 +192,17 @@ pub(super) async fn start(
     })
 }
 
+/// Takes the run that is under way off the thread if its user has ended it, while nobody worked on it or when a slice could
+/// not heed it any more, and names it.
+pub(super) async fn take_stopped(
+    runtime: &Runtime,
+    manager: &mut HistoryManager,
+) -> Result<Option<String>, SliceError> {
+    let (Some(run), Some(runs)) = (manager.run(), runtime.store.runs()) else { return Ok(None) };
+    let row = runs.run(manager.history().thread(), run).await?;
+    Ok(row.filter(RunRow::is_stopped).and_then(|_| manager.take_run()))
+}
+
 /// Whether a run was stopped before anybody worked on it.
 async fn is_over(runtime: &Runtime, thread: &ThreadId, run: &str) -> Result<bool, SliceError> {
     let Some(runs) = runtime.store.runs() else { return Ok(false) };
@@ -211,6 +218,19 @@ fn refuse(manager: &mut HistoryManager, request: &RunRequest, before: Option<Str
     }
 }
 
+/// Ends the run that a message was to begin, where nothing is committed for it.
+pub(super) async fn end_unbegun(
+    runtime: &Runtime,
+    message: &InputMessage,
+    why: &str,
+) -> Result<(), SliceError> {
+    if let (InputContent::Run(request), Some(runs)) = (&message.content, runtime.store.runs()) {
+        let end = RunChange::End(end_text(&End::failed(INTERNAL, why)));
+        runs.change_run(&message.group_id, &request.run, &end, runtime.clock.now_ms()).await?;
+    }
+    Ok(())
+}
+
 /// How a run ended, as it is kept.
 pub(super) fn end_text(end: &End) -> String {
     serde_json::to_string(end).expect("bug: an end serialises")
@@ -223,46 +243,11 @@ fn is_stale(request: &RunRequest, decision: &Decision, running: Option<&str>) ->
         DecisionKind::Continue => false,
         DecisionKind::Nothing => request.resume.is_none(),
     };
-    let knows = |running: &str| {
-        request.append
-            || request
-                .records
-                .iter()
-                .any(|record| matches!(record, RunRecord::User { id, .. } if id == running))
-    };
-    goes_on && !running.is_some_and(knows)
+    goes_on && !running.is_some_and(|running| branch::knows(request, running))
 }
 
-/// Where each item of the head's view is stored.
-fn head(manager: &HistoryManager) -> Vec<(ThreadId, Epoch)> {
-    manager.meta().logs().map(|(thread, epoch)| (thread.clone(), epoch)).collect()
-}
-
-/// Items with their places; those of other threads by the order in which these first appear.
-fn place<'a>(logs: &[(ThreadId, Epoch)], items: &'a [Item]) -> Vec<Placed<'a>> {
-    crate::agui::convert::place(logs.iter().map(|(thread, epoch)| (thread, *epoch)), items)
-}
-
-fn view(loaded: &(Meta, Loaded)) -> View<'_> {
-    let (meta, loaded) = loaded;
-    View { epoch: meta.epoch, items: crate::agui::convert::place(meta.logs(), &loaded.items) }
-}
-
-/// The logs before the current one.
-async fn branches(
-    runtime: &Runtime,
-    thread: &ThreadId,
-    epoch: u32,
-) -> Result<Vec<(Meta, Loaded)>, SliceError> {
-    let mut branches = Vec::new();
-    for epoch in epoch.saturating_sub(MAX_BRANCHES)..epoch {
-        if let Some(loaded) = load_branch(&*runtime.store, thread, Some(Epoch(epoch))).await?
-            && let Some(meta) = loaded.meta.clone()
-        {
-            branches.push((meta, loaded));
-        }
-    }
-    Ok(branches)
+fn view(branch: Branch<'_>) -> View<'_> {
+    View { epoch: branch.epoch, items: place(branch.logs.into_iter(), branch.items) }
 }
 
 /// Goes on where the request stands; says why that cannot be, fit for the user.

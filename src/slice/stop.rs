@@ -21,7 +21,7 @@ const STOPPED: &str = "stopped";
 /// The stored reason why a response ended that new user text has cut.
 const INTERRUPTED: &str = "interrupted";
 /// What the user is told.
-const NOTICE: &str = "Stopped, as you asked. Write again to go on.";
+pub(super) const NOTICE: &str = "Stopped, as you asked. Write again to go on.";
 
 /// Resolves when the slice is to end its response. It looks once a [`POLL`] for as long as it is awaited.
 pub(super) fn asked(runtime: &Runtime, manager: &HistoryManager) -> BoxFuture<'static, ()> {
@@ -35,7 +35,7 @@ pub(super) fn asked(runtime: &Runtime, manager: &HistoryManager) -> BoxFuture<'s
             tokio::time::sleep(POLL).await;
             if let (Some(run), Some(runs)) = (&run, store.runs())
                 && let Ok(Some(row)) = runs.run(&thread, run).await
-                && row.stop
+                && row.is_stopped()
             {
                 return;
             }
@@ -90,5 +90,15 @@ pub(super) fn end_response(
     if by == StoppedBy::Request {
         manager.set_trouble(runs::ABORT, NOTICE);
         manager.promise(Promise::Notice { text: NOTICE.to_owned() });
+    }
+}
+
+/// Answers what a slice that died had begun itself: nobody goes on with it.
+pub(super) fn give_up_open_work(manager: &mut HistoryManager, now_ms: i64) {
+    let open = manager.history().open_calls().filter(|call| call.synchronous);
+    for call in open.cloned().collect::<Vec<_>>() {
+        let parts = vec![ContentPart::Text(wording::lost(&call.name))];
+        let (outcome, by) = (Outcome::Lost, SettledBy::Runtime);
+        manager.history_mut().settle(&call.call, outcome, parts, by, Layer::Safe, now_ms);
     }
 }

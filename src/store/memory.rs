@@ -59,6 +59,11 @@ impl MemoryStore {
         self.lock().failing_look_ups = n;
     }
 
+    /// The next `n` changes of a client's run fail with [`StoreError::Unavailable`].
+    pub fn fail_run_changes(&self, n: usize) {
+        self.lock().failing_run_changes = n;
+    }
+
     /// Moves the store's clock on; it never goes back.
     pub fn advance_to(&self, now_ms: i64) {
         let mut state = self.lock();

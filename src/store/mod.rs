@@ -103,15 +103,19 @@ impl ParkedInput {
     }
 }
 
-/// The order of two sequence numbers, or of what stands for them: numbers by value (a queue may pad them or not),
-/// anything else behind them, by its text.
+/// The order of two sequence numbers, or of what stands for them: numbers by value (a queue may pad them or not), those of
+/// one message that brought several inputs by what follows the point, anything else behind them, by its text.
 pub fn sequence_order(a: &str, b: &str) -> std::cmp::Ordering {
-    fn rank(key: &str) -> (bool, usize, &str) {
-        if !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_digit()) {
-            let digits = key.trim_start_matches('0');
-            (false, digits.len(), digits)
-        } else {
-            (true, 0, key)
+    fn value(digits: &str) -> Option<(usize, &str)> {
+        let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+        let digits = digits.trim_start_matches('0');
+        is_number.then_some((digits.len(), digits))
+    }
+    fn rank(key: &str) -> (bool, (usize, &str), (usize, &str)) {
+        let (number, nth) = key.split_once('.').unwrap_or((key, "0"));
+        match value(number).zip(value(nth)) {
+            Some((number, nth)) => (false, number, nth),
+            None => (true, (0, key), (0, "")),
         }
     }
     rank(a).cmp(&rank(b)).then_with(|| a.cmp(b))

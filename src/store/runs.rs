@@ -46,6 +46,11 @@ pub struct RunRow {
 }
 
 impl RunRow {
+    /// Whether its user has ended it, or wants it to end: whoever would work for it does not.
+    pub fn is_stopped(&self) -> bool {
+        self.stop || self.state == RunState::Ended
+    }
+
     /// A run whose input is about to be queued.
     pub fn queued(run: impl Into<String>, config: impl Into<String>, attached_until_ms: i64) -> Self {
         Self {

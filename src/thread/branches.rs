@@ -1,9 +1,18 @@
 //! Branches: a thread as it stands in any of its logs, also in one that a rewind has left.
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+
 use super::HistoryManager;
 use crate::history::snapshot::Snapshot;
-use crate::message::{Epoch, Import, Seq, ThreadId};
-use crate::store::{ConversationStore, Loaded, Meta, StoreError};
+use crate::message::{Epoch, Import, Item, Seq, ThreadId};
+use crate::store::{ConversationStore, Loaded, Meta, Span, StoreError};
+
+/// The newest logs of a thread that its clients are shown as branches, and are looked for in. An older one can be forked.
+const MAX_BRANCHES: u32 = 64;
+/// Items that are read for these, after which no further branch is: a request costs no more, however often its thread was
+/// edited.
+pub const MAX_BRANCH_ITEMS: usize = 20_000;
 
 /// Loads a thread as it stands in `epoch`; in its current log without one. None if there is no such branch. Of a branch
 /// that was left, nothing is under way.
@@ -29,8 +38,7 @@ pub async fn load_branch<S: ConversationStore + ?Sized>(
         items.extend(inherited.into_iter().filter(|item| item.seq > span.from && item.seq <= span.to));
         let found = (items.len() - before) as u64;
         if found < span.to.0.saturating_sub(span.from.0) {
-            let missing = Seq(span.from.0.saturating_add(found).saturating_add(1));
-            return Err(StoreError::Incomplete { thread: span.thread.clone(), epoch: span.epoch, missing });
+            return Err(incomplete(span, found));
         }
     }
     let head = Seq::FIRST.plus(log.items.len());
@@ -51,6 +59,92 @@ pub async fn load_branch<S: ConversationStore + ?Sized>(
         ..Meta::new_root(meta.thread, meta.agent, None, meta.created_at_ms)
     };
     Ok(Some(Loaded { meta: Some(left), items, ..Loaded::default() }))
+}
+
+/// What rewinds have left of a thread. Each log is read once, however many branches inherit of it.
+#[derive(Debug, Default)]
+pub struct Branches {
+    thread: Option<ThreadId>,
+    /// Of each branch what it inherits, the oldest first.
+    bases: BTreeMap<Epoch, Vec<Span>>,
+    logs: BTreeMap<(ThreadId, Epoch), Vec<Item>>,
+}
+
+/// One of them.
+#[derive(Debug)]
+pub struct Branch<'a> {
+    /// Its own log.
+    pub epoch: Epoch,
+    /// The log of each item.
+    pub logs: Vec<(&'a ThreadId, Epoch)>,
+    /// What was said in it, from the beginning.
+    pub items: Vec<&'a Item>,
+}
+
+/// Loads the branches of a thread besides the current one: the newest ones, and none further once `max_items` are read.
+///
+/// # Errors
+/// The store's.
+pub async fn load_branches<S: ConversationStore + ?Sized>(
+    store: &S,
+    meta: &Meta,
+    max_items: usize,
+) -> Result<Branches, StoreError> {
+    let mut branches = Branches { thread: Some(meta.thread.clone()), ..Branches::default() };
+    let mut read = 0;
+    for epoch in (meta.epoch.0.saturating_sub(MAX_BRANCHES)..meta.epoch.0).rev().map(Epoch) {
+        if read >= max_items {
+            tracing::info!(thread = %meta.thread, %epoch, read, "older branches are not looked at");
+            break;
+        }
+        let log = store.log(&meta.thread, epoch).await?;
+        read += log.items.len();
+        branches.logs.insert((meta.thread.clone(), epoch), log.items);
+        for span in &log.base {
+            if let Entry::Vacant(unread) = branches.logs.entry((span.thread.clone(), span.epoch)) {
+                let inherited = store.log(&span.thread, span.epoch).await?.items;
+                read += inherited.len();
+                unread.insert(inherited);
+            }
+            branches.check(span)?;
+        }
+        branches.bases.insert(epoch, log.base);
+    }
+    Ok(branches)
+}
+
+impl Branches {
+    /// The branches, the oldest first.
+    pub fn iter(&self) -> impl Iterator<Item = Branch<'_>> {
+        self.bases.iter().filter_map(|(epoch, base)| {
+            let thread = self.thread.as_ref()?;
+            let own = self.logs.get(&(thread.clone(), *epoch))?;
+            let inherited = base.iter().flat_map(|span| self.span(span).map(move |item| (span, item)));
+            let inherited = inherited.map(|(span, item)| ((&span.thread, span.epoch), item));
+            let (logs, items): (Vec<_>, Vec<_>) =
+                inherited.chain(own.iter().map(|item| ((thread, *epoch), item))).unzip();
+            Some(Branch { epoch: *epoch, logs, items })
+        })
+    }
+
+    fn span(&self, span: &Span) -> impl Iterator<Item = &Item> {
+        let log = self.logs.get(&(span.thread.clone(), span.epoch)).map(Vec::as_slice).unwrap_or_default();
+        let (from, to) = (span.from, span.to);
+        log.iter().filter(move |item| item.seq > from && item.seq <= to)
+    }
+
+    fn check(&self, span: &Span) -> Result<(), StoreError> {
+        let found = self.span(span).count() as u64;
+        if found < span.to.0.saturating_sub(span.from.0) {
+            return Err(incomplete(span, found));
+        }
+        Ok(())
+    }
+}
+
+fn incomplete(span: &Span, found: u64) -> StoreError {
+    let missing = Seq(span.from.0.saturating_add(found).saturating_add(1));
+    StoreError::Incomplete { thread: span.thread.clone(), epoch: span.epoch, missing }
 }
 
 /// Writes the items of a snapshot ahead, and says what makes a thread of them. Until then they mean nothing.

@@ -18,7 +18,7 @@ mod runs;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-pub use branches::{load_branch, store_snapshot};
+pub use branches::{Branch, Branches, MAX_BRANCH_ITEMS, load_branch, load_branches, store_snapshot};
 pub use commit::Progress;
 pub use compaction::{generation_within, generations};
 pub use deletion::{DeleteError, delete};

@@ -25,6 +25,11 @@ impl HistoryManager {
         }
     }
 
+    /// Takes the run off the thread, with the next commit. Whoever does so sees to its end.
+    pub fn take_run(&mut self) -> Option<String> {
+        self.meta.run.take()
+    }
+
     /// Remembers why the thread cannot go on by itself: the run ends so. A code of the protocol, and a text for the user.
     pub fn set_trouble(&mut self, code: &'static str, text: &str) {
         if self.meta.run.is_some() {

@@ -1,9 +1,11 @@
 //! What happens when summarising fails: the thread goes on.
 
+use dormouse::message::{Compact, InputContent, InputMessage};
 use dormouse::model::scripted::{ScriptedErrorClass, ScriptedEvent};
 use dormouse::slice::{AgentProfile, Agents};
 
 use crate::bed::{Bed, HARD, WINDOW, is_summary, long, size, texts};
+use crate::world::{Delivery, THREAD};
 
 const OMITTED: &str = "[earlier parts of this conversation are left out here";
 
@@ -207,4 +209,40 @@ async fn ladder_without_a_window_older_groups_are_left_out_of_the_request() {
     assert_eq!(bed.summaries(), 0, "52: off is off");
     let items = bed.world.items().await;
     assert!(items.iter().all(|item| item.facts.left_out.is_none()));
+}
+
+#[tokio::test]
+async fn i7_c27_a_compaction_that_is_given_up_on_ends_counts_as_failed_and_its_thread_is_told() {
+    let open = async |bed: &Bed| {
+        dormouse::store::StateStore::open_children(&bed.world.store, &THREAD.into()).await.unwrap()
+    };
+    let bed = Bed::new();
+    bed.turns(0..4).await;
+    // By attempts that fail, and by the queue.
+    for (attempts, died) in [(1, false), (2, true)] {
+        let request = InputContent::Compact(Compact { manual: true, focus: None });
+        bed.world.done(&bed.world.message(&InputMessage::plain(THREAD.into(), request))).await;
+        let (wake, dedup) = bed.world.input.sent.lock().unwrap().pop().unwrap();
+        let wake = Delivery { dedup: dedup.as_str().to_owned(), ..bed.world.message(&wake) };
+        assert_eq!(open(&bed).await, 1);
+        match died {
+            true => bed.world.dies(&wake).await,
+            false => {
+                let mut wake = wake;
+                for _ in 0..5 {
+                    bed.world.store.fail_loads(1);
+                    assert_eq!(bed.world.deliver(std::slice::from_ref(&wake)).await.len(), 1);
+                    wake = wake.again();
+                }
+                bed.world.done(&wake).await;
+                bed.world.settle().await;
+            }
+        }
+        assert_eq!(open(&bed).await, 0, "its thread is closed");
+        assert_eq!((bed.summaries(), bed.meta().await.compaction.run.attempts), (0, attempts));
+        let told = bed.world.output.texts().into_iter().filter(|text| text.contains("given up on")).count();
+        assert_eq!(told, attempts as usize);
+    }
+    bed.compact().await;
+    assert!(bed.summaries() > 0, "the next one is done");
 }

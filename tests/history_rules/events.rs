@@ -146,3 +146,19 @@ fn the_same_delivery_has_the_same_injected_call_id() {
     };
     assert_eq!(run(), run());
 }
+
+#[test]
+fn inputs_of_one_message_stand_between_those_before_and_behind_it() {
+    let parked = |key: &str| ParkedInput {
+        key: key.to_owned(),
+        dedup: DedupId::new(key),
+        cause: MessageId::new("m"),
+        body: String::new(),
+    };
+    let ordered = ["9", "10", "10.1", "10.2", "10.10", "011", "b", "10.x"].map(parked);
+    let mut rows = ordered.to_vec();
+    rows.reverse();
+    rows.sort_by(ParkedInput::arrival_order);
+    let keys: Vec<&str> = rows.iter().map(|row| row.key.as_str()).collect();
+    assert_eq!(keys, ["9", "10", "10.1", "10.2", "10.10", "011", "10.x", "b"]);
+}

@@ -16,7 +16,7 @@ use dormouse::slice::{AgentProfile, Agents};
 use dormouse::store::memory::MemoryStore;
 use dormouse::store::{
     ChoiceRow, Commit, Committed, Compacted, CompactionCommit, ConversationStore, DeadLetter, Generation,
-    GenerationId, Hold, Loaded, Log, Meta, Span, StateStore, Stop, Store, StoreError, Subscription,
+    GenerationId, Hold, Loaded, Log, Meta, RunStore, Span, StateStore, Stop, Store, StoreError, Subscription,
     ThreadSummary,
 };
 use dormouse::tools::{Execution, Invocation, Registry, Tool, ToolDefinition, ToolError, ToolOutput};
@@ -239,6 +239,10 @@ impl ConversationStore for MortalStore {
 
 #[async_trait]
 impl StateStore for MortalStore {
+    fn runs(&self) -> Option<&dyn RunStore> {
+        self.store.runs()
+    }
+
     async fn metadata(&self, root: &ThreadId) -> Result<Option<RawJson>, StoreError> {
         self.store.metadata(root).await
     }

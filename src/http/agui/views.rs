@@ -12,12 +12,9 @@ use crate::agui::wire::Message;
 use crate::http::auth::Caller;
 use crate::http::threads::{path, query};
 use crate::http::{ApiError, HttpDeps};
-use crate::message::{CallId, Epoch, ThreadId, UserChoiceRequired};
+use crate::message::{CallId, ThreadId, UserChoiceRequired};
 use crate::store::{Loaded, Store, StoreError};
-use crate::thread::load_branch;
-
-/// The newest logs that are shown as branches.
-const MAX_BRANCHES: u32 = 64;
+use crate::thread::{MAX_BRANCH_ITEMS, load_branches};
 
 /// A thread as it stands.
 #[derive(Default)]
@@ -81,11 +78,11 @@ pub(in crate::http) async fn messages(
         };
         if format.as_deref() == Some("repository") {
             let mut views = Vec::new();
-            let last = meta.as_ref().map(|meta| meta.epoch.0);
-            for epoch in last.into_iter().flat_map(|last| last.saturating_sub(MAX_BRANCHES)..=last) {
-                if let Some(loaded) = load_branch(store, &thread, Some(Epoch(epoch))).await? {
-                    views.push(self::shown(&loaded));
-                }
+            if let Some(meta) = &meta {
+                let branches = load_branches(store, meta, MAX_BRANCH_ITEMS).await?;
+                let left = branches.iter().map(|branch| place(branch.logs.into_iter(), branch.items));
+                views.extend(left.map(|items| convert::messages(&items)));
+                views.push(current(store, &thread).await?.messages);
             }
             return Ok(axum::Json(repository(&views)).into_response());
         }

@@ -13,6 +13,9 @@ use crate::slice::{Runtime, SliceError};
 use crate::store::{Compacted, CompactionRun, Generation, Meta, Span, behind};
 use crate::thread::HistoryManager;
 
+/// Why a job that was given up on has failed.
+const ABANDONED: &str = "it was given up on after several attempts";
+
 /// How a background invocation ends.
 pub(in crate::slice) enum Background {
     /// With this word to the thread.
@@ -21,6 +24,29 @@ pub(in crate::slice) enum Background {
     Rest,
     /// The thread is another one by now: nobody is told.
     Stale,
+}
+
+/// The end of a job whose invocations keep dying: it counts as one that has failed. Nothing of the history is read.
+pub(in crate::slice) async fn abandoned(
+    runtime: &Runtime,
+    manager: &HistoryManager,
+) -> Result<Background, SliceError> {
+    let own = manager.meta();
+    let Some(parent_id) = own.parent.clone() else { return Ok(Background::Stale) };
+    let Some(parent) = live(runtime, &parent_id, &own.base).await? else { return Ok(Background::Stale) };
+    let profile = runtime.agents.profile(&own.agent).ok();
+    let window = profile.as_ref().and_then(|profile| profile.model.info().context_window);
+    let key = profile.zip(window).map(|(profile, window)| profile.summary_profile(window));
+    let mut gave_up = false;
+    if let Some(key) = key {
+        let run = run_after(&parent.compaction.run, &key, Some(ABANDONED), runtime.clock.now_ms());
+        gave_up = run.attempts >= policy::MAX_ATTEMPTS;
+        // Where somebody else was faster, theirs counts.
+        runtime.store.compact(commit_of(&parent_id, parent.epoch, &parent.compaction, None, run)).await?;
+    }
+    let manual = own.asked.due.as_ref().is_some_and(|request| request.manual);
+    let failure = Some(ABANDONED.to_owned());
+    Ok(Background::Done(CompactionReport { chunks: 0, failure, manual, gave_up }))
 }
 
 /// The work of a compaction's own thread: up to [`policy::BACKGROUND_CHUNKS`] chunks of the part of its parent that it

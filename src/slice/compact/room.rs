@@ -9,8 +9,8 @@ use crate::compaction::plan::{Scope, tail_start};
 use crate::compaction::policy::{Budgets, Ground};
 use crate::history::LeftOutInput;
 use crate::message::LeftOut;
-use crate::slice::failures::{Spent, give_up};
-use crate::slice::{DisplayEvent, Runtime, Session, SliceError};
+use crate::slice::failures::{Spent, give_up, tell};
+use crate::slice::{DisplayEvent, Runtime, Session, SliceError, runs};
 use crate::store::Compacted;
 use crate::thread::HistoryManager;
 
@@ -64,6 +64,7 @@ pub(in crate::slice) async fn make_room(
     manager.history_mut().mark_inputs_model_validated();
     give_up(
         manager,
+        runs::MODEL_ERROR,
         &format!(
             "The conversation does not fit the model's window of {window} tokens, of which {} are usable: its summary has \
              about {summary}, the system prompt and the tools {fixed}. Use a model with a larger window, or a shorter \
@@ -84,7 +85,7 @@ fn leave_room_for_input(manager: &mut HistoryManager, budgets: &Budgets) -> bool
             "{what} does not fit the model's window: of the {hard} tokens that a request may have, the system prompt and \
              the tools take about {fixed}, and the new input {size}."
         );
-        give_up(manager, &text);
+        give_up(manager, runs::MODEL_ERROR, &text);
         false
     };
     let size = manager.history().arrived_tokens();
@@ -181,7 +182,7 @@ async fn foreground(
                 if runtime.store.compact(change).await? == Compacted::Done {
                     manager.set_compaction(state.last, run.clone());
                 }
-                give_up(manager, &failure_notice(&failure.to_string(), run.attempts));
+                tell(manager, &failure_notice(&failure.to_string(), run.attempts));
             }
             Ok(false)
         }

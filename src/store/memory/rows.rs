@@ -19,6 +19,7 @@ pub(super) struct State {
     pub(super) commit_faults: VecDeque<CommitFault>,
     pub(super) failing_loads: usize,
     pub(super) failing_look_ups: usize,
+    pub(super) failing_run_changes: usize,
     pub(super) commits: usize,
 }
 

@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 
-use super::MemoryStore;
+use super::{MemoryStore, ordered_outage};
 use crate::message::ThreadId;
 use crate::store::{Cursor, RunChange, RunEvents, RunRow, RunState, RunStore, StoreError};
 
@@ -28,6 +28,10 @@ impl RunStore for MemoryStore {
         _now_ms: i64,
     ) -> Result<Option<RunRow>, StoreError> {
         let mut state = self.lock();
+        if state.failing_run_changes > 0 {
+            state.failing_run_changes -= 1;
+            return Err(ordered_outage());
+        }
         let runs = &mut state.threads.entry(thread.clone()).or_default().runs;
         let Some(row) = runs.get_mut(run) else { return Ok(None) };
         if row.state != RunState::Ended {
