@@ -17,5 +17,11 @@ mod failures;
 mod fuzz;
 #[path = "compaction/kept.rs"]
 mod kept;
+#[cfg(feature = "local")]
+#[path = "compaction/messages_api.rs"]
+mod messages_api;
+#[cfg(feature = "local")]
+#[path = "compaction/native.rs"]
+mod native;
 #[path = "compaction/views.rs"]
 mod views;

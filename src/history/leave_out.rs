@@ -3,9 +3,10 @@
 
 use std::borrow::Cow;
 
+use super::compacted::Front;
 use super::prune::Names;
 use super::{History, wording};
-use crate::message::{ContentPart, ItemBody, LeftOut, Outcome, SyntheticReason};
+use crate::message::{ContentPart, Item, ItemBody, LeftOut, Outcome, SyntheticReason};
 
 /// What was left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +41,7 @@ impl History {
     }
 
     /// Everything but the turn buffer, in order, as a model is shown it.
-    pub(super) fn shown(&self) -> Vec<Cow<'_, ItemBody>> {
+    pub(super) fn shown(&self, front: Front) -> Vec<Cow<'_, ItemBody>> {
         let names = match self.prune.hard_before {
             0 => Names::default(),
             _ => Names::of_calls(self),
@@ -56,7 +57,15 @@ impl History {
         });
         let all = committed.chain(drafts).enumerate();
         let all = all.filter_map(|(at, body)| Some(self.without_images(self.position(first + at), body?)));
-        self.shown_in_front().into_iter().chain(all).collect()
+        self.shown_in_front(front).into_iter().chain(all).collect()
+    }
+}
+
+/// An item as a model is shown it, no overlay applied but its own.
+pub fn shown_item(item: &Item) -> Cow<'_, ItemBody> {
+    match item.facts.left_out {
+        None => Cow::Borrowed(&item.body),
+        Some(why) => Cow::Owned(placeholder(&item.body, why)),
     }
 }
 

@@ -43,8 +43,10 @@ use crate::store::{
 
 pub use calls::Layer;
 pub use compacted::standing_instructions;
+pub(crate) use compacted::{Front, in_front};
 pub use input::{Accepted, Arrival, DISPATCH_FAILED, SETTLED_BY_HAND, TIMED_OUT, next_firing};
 pub use leave_out::LeftOutInput;
+pub(crate) use leave_out::shown_item;
 pub use plan::SyncPlan;
 pub use turn::{TurnBuffer, TurnPart};
 
@@ -138,6 +140,8 @@ pub struct History {
     covered: usize,
     /// Of the committed ones in hand, those in front that this slice leaves out of its requests, summary or not.
     omitted: usize,
+    /// Requests begin with the checkpoint of the summary.
+    sends_checkpoint: bool,
     /// Calls that were looked up because the items in hand do not hold them.
     known_calls: BTreeMap<CallId, ToolCallItem>,
     images_out: ImagesOut,
@@ -176,6 +180,7 @@ impl History {
             unread,
             covered,
             omitted: 0,
+            sends_checkpoint: false,
             known_calls: BTreeMap::new(),
             epoch: meta.as_ref().map_or(Epoch(0), |meta| meta.epoch),
             base: meta.as_ref().map(|meta| meta.base.clone()).unwrap_or_default(),

@@ -15,7 +15,7 @@ use crate::compaction::plan::{Scope, Weight, tail_start};
 use crate::compaction::policy::{self, Budgets};
 use crate::history::Arrival;
 use crate::message::{Compact, CompactionReport, Epoch, Item, ThreadId, tokens};
-use crate::model::ModelProvider;
+use crate::model::{ModelProvider, NativeRoute};
 use crate::store::{CompactionCommit, CompactionRun, CompactionState, DedupLife, Promise};
 use crate::thread::HistoryManager;
 use crate::tools::Registry;
@@ -30,12 +30,14 @@ pub struct Summaries {
     pub model: Arc<dyn ModelProvider>,
     /// Of the window, what a history fills before it is compacted in the background, in percent.
     pub threshold_percent: u8,
+    /// Whether the agent's own model may do it in its provider's way, where it can.
+    pub native: bool,
 }
 
 impl Summaries {
     /// By that model, at the usual threshold.
     pub fn by(model: Arc<dyn ModelProvider>) -> Self {
-        Self { model, threshold_percent: policy::DEFAULT_THRESHOLD_PERCENT }
+        Self { model, threshold_percent: policy::DEFAULT_THRESHOLD_PERCENT, native: false }
     }
 }
 
@@ -51,6 +53,13 @@ impl AgentProfile {
                 SummaryModel::new(model, window)
             })
             .collect()
+    }
+
+    /// The provider's own way to compact, if the agent is to use it: by its own model only, which reads the result.
+    pub(super) fn native(&self) -> Option<NativeRoute> {
+        let summaries = self.compaction.as_ref().filter(|summaries| summaries.native)?;
+        let own = summaries.model.native();
+        own.filter(|own| self.model.native().as_ref() == Some(own))
     }
 
     /// What attempts depend on: with another one they begin anew.
@@ -106,6 +115,7 @@ fn may_try(run: &CompactionRun, profile: &str, now_ms: i64) -> bool {
 fn run_after(run: &CompactionRun, profile: &str, failure: Option<&str>, now_ms: i64) -> CompactionRun {
     let before = if run.profile == profile { run.attempts } else { 0 };
     let Some(failure) = failure else {
+        // A new summary has a checkpoint of its own.
         return CompactionRun { profile: profile.to_owned(), ..CompactionRun::default() };
     };
     let attempts = before.saturating_add(1);
@@ -115,6 +125,7 @@ fn run_after(run: &CompactionRun, profile: &str, failure: Option<&str>, now_ms: 
         next_try_at_ms: now_ms.saturating_add(wait),
         failure: Some(failure.to_owned()),
         profile: profile.to_owned(),
+        dead: run.dead.clone(),
     }
 }
 

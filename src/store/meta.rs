@@ -234,6 +234,9 @@ pub struct Asked {
     /// Asked for while a call was open: to be asked for again once none is (C19).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub due: Option<Compact>,
+    /// The last request began with a provider's checkpoint.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub checkpoint: bool,
 }
 
 /// The overlay of pruning. All boundaries are turn indexes and only move forward, but for a rewind.

@@ -26,8 +26,8 @@ pub use commit::{
     NewThread, SubscriptionChange,
 };
 pub use generation::{
-    Compacted, CompactionCommit, CompactionRun, CompactionState, Generation, GenerationId, Pointer, Position,
-    behind, position,
+    Compacted, CompactionCommit, CompactionRun, CompactionState, Generation, GenerationId, Native, Pointer,
+    Position, behind, position,
 };
 pub use meta::{Asked, Hold, ImagesOut, Meta, OutboxEntry, PendingCall, Promise, Prune, Span, ThreadKind};
 pub use runs::{Cursor, EVENTS_LIFE_MS, RUN_LIFE_MS, RunChange, RunEvents, RunRow, RunState, RunStore};

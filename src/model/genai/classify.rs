@@ -38,6 +38,8 @@ struct Report {
     /// Types and codes, most specific first.
     codes: Vec<String>,
     overflow_text: bool,
+    /// It speaks of a compaction block.
+    names_checkpoint: bool,
     retry_after: Option<Duration>,
 }
 
@@ -182,6 +184,9 @@ impl Classifier {
             }
             (ErrorClass::Fatal, _) => format!(": check the key in {} and what it may use", self.key),
             (ErrorClass::Overflow, _) => ": the request does not fit the model's window".to_owned(),
+            (ErrorClass::Checkpoint, _) => {
+                ": it does not take its own checkpoint of the conversation".to_owned()
+            }
             (ErrorClass::Throttled { .. } | ErrorClass::Transient | ErrorClass::Refused, _) => String::new(),
         };
         self.error(class, &format!("{what}{advice}"))
@@ -215,7 +220,7 @@ const FATAL_CODES: [&str; 9] = [
     "API_KEY_EXPIRED",
 ];
 /// Codes that mean too many requests.
-const THROTTLE_CODES: [&str; 8] = [
+const THROTTLE_CODES: [&str; 9] = [
     "rate_limit_error",
     "rate_limit_exceeded",
     "overloaded_error",
@@ -224,6 +229,14 @@ const THROTTLE_CODES: [&str; 8] = [
     "RESOURCE_EXHAUSTED",
     "ThrottlingException",
     "ServiceUnavailableException",
+    "compaction_unavailable",
+];
+/// Codes that mean the provider's own checkpoint of a conversation. `compaction_unavailable`, which passes, is none of them.
+const CHECKPOINT_CODES: [&str; 4] = [
+    "compaction_signature_invalid",
+    "compaction_content_mismatch",
+    "compaction_block_misplaced",
+    "invalid_encrypted_content",
 ];
 /// Codes of an error in mid stream, where no status tells the same.
 const REFUSED_CODES: [&str; 6] = [
@@ -261,7 +274,10 @@ impl Report {
         }
         let details = error["details"].as_array().into_iter().flatten();
         report.codes.extend(details.filter_map(|detail| detail["reason"].as_str()).map(str::to_owned));
+        // Anthropic's codes of compaction.
+        report.codes.extend(error["details"]["error_code"].as_str().map(str::to_owned));
         let message = error["message"].as_str().or_else(|| body["error"].as_str());
+        report.names_checkpoint = message.is_some_and(|text| text.contains("compaction"));
         report.overflow_text = message.is_some_and(is_overflow_text);
         report
     }
@@ -279,6 +295,9 @@ impl Report {
         }
         let throttled = ErrorClass::Throttled { retry_after: self.retry_after };
         match self.status {
+            Some(400 | 422) | None if self.has(&CHECKPOINT_CODES) => ErrorClass::Checkpoint,
+            // A block of a type that this model does not know, or with a member too many, has no code.
+            Some(400 | 422) if self.names_checkpoint && !self.overflow_text => ErrorClass::Checkpoint,
             Some(429 | 503 | 529) => throttled,
             _ if self.has(&THROTTLE_CODES) => throttled,
             // Redirects are not followed.
@@ -391,6 +410,22 @@ mod tests {
             (None, r#"{"type":"server_error"}"#, ErrorClass::Transient),
             (None, r#"{"code":429,"message":"slow down"}"#, throttled),
             (None, "null", ErrorClass::Transient),
+            (
+                Some(400),
+                r#"{"error":{"type":"invalid_request_error","message":"x","details":{"error_code":"compaction_signature_invalid"}}}"#,
+                ErrorClass::Checkpoint,
+            ),
+            (Some(400), r#"{"error":{"code":"invalid_encrypted_content"}}"#, ErrorClass::Checkpoint),
+            (
+                Some(400),
+                r#"{"error":{"type":"invalid_request_error","message":"messages.0.content.0: Input tag 'compaction' found using 'type' does not match any of the expected tags"}}"#,
+                ErrorClass::Checkpoint,
+            ),
+            (
+                Some(529),
+                r#"{"error":{"type":"overloaded_error","message":"compaction","details":{"error_code":"compaction_unavailable"}}}"#,
+                throttled,
+            ),
         ] {
             assert_eq!(class(status, body), expected, "{status:?} {body}");
         }

@@ -153,6 +153,8 @@ async fn foreground(
         reply_budget: budgets.hard_history(),
         output: session.profile.max_output_tokens,
         focus: None,
+        // Somebody waits: in the portable way alone, which is cheaper to be wrong about.
+        native: None,
         ground: Ground::Fore,
         deadline,
         now_ms,
