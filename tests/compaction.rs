@@ -4,8 +4,19 @@
 
 #[path = "support/kills.rs"]
 mod kills;
+#[cfg(feature = "local")]
+#[path = "compaction/outages.rs"]
+mod outages;
 #[path = "support/history/provider_rules.rs"]
 mod provider_rules;
+#[cfg(feature = "local")]
+#[path = "support/provider_server.rs"]
+#[allow(dead_code, reason = "shared with other tests")]
+mod provider_server;
+#[cfg(feature = "local")]
+#[path = "provider_threads/replies.rs"]
+#[allow(dead_code, reason = "shared with other tests")]
+mod replies;
 #[path = "support/world.rs"]
 mod world;
 
@@ -17,6 +28,9 @@ mod failures;
 mod fuzz;
 #[path = "compaction/kept.rs"]
 mod kept;
+#[cfg(feature = "local")]
+#[path = "compaction/limits.rs"]
+mod limits;
 #[cfg(feature = "local")]
 #[path = "compaction/messages_api.rs"]
 mod messages_api;

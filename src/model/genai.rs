@@ -13,6 +13,7 @@
 //! | `schema` | schemas of tools as every provider takes them |
 //! | `checkpoint` | what a provider makes of a conversation itself, and how it goes back |
 //! | `classify` | errors by status, header and typed code |
+//! | `overflow` | what an error's text says of the window |
 //!
 //! Nothing is retried and nothing is logged here. genai itself logs at `warn` and `error`, in places with the
 //! body of a provider's error: the process should filter the target `genai` out.
@@ -26,6 +27,7 @@ mod frames;
 pub mod fuzzing;
 mod names;
 mod openai;
+mod overflow;
 mod request;
 mod schema;
 

@@ -144,12 +144,14 @@ pub struct ModelError {
     pub class: ErrorClass,
     /// What happened, for people.
     pub message: String,
+    /// Of an overflow: the tokens of the window, where the provider says how many.
+    pub limit: Option<u64>,
 }
 
 impl ModelError {
     /// An error of a class.
     pub fn new(class: ErrorClass, message: impl Into<String>) -> Self {
-        Self { class, message: message.into() }
+        Self { class, message: message.into(), limit: None }
     }
 }
 

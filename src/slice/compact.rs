@@ -16,7 +16,7 @@ use crate::compaction::policy::{self, Budgets};
 use crate::history::Arrival;
 use crate::message::{Compact, CompactionReport, Epoch, Item, ThreadId, tokens};
 use crate::model::{ModelProvider, NativeRoute};
-use crate::store::{CompactionCommit, CompactionRun, CompactionState, DedupLife, Promise};
+use crate::store::{CompactionCommit, CompactionRun, CompactionState, DedupLife, Meta, Promise};
 use crate::thread::HistoryManager;
 use crate::tools::Registry;
 
@@ -67,6 +67,13 @@ impl AgentProfile {
         let by = self.compaction.as_ref().map_or("", |summaries| summaries.model.model());
         format!("{}/{window}/{by}", self.model.model())
     }
+}
+
+/// The window that requests are made for: the configured one, or what the provider has named since, if that is smaller.
+pub(super) fn window_of(profile: &AgentProfile, meta: &Meta) -> Option<u64> {
+    let named = meta.window.as_ref().filter(|named| named.model == profile.model.model());
+    let known = profile.model.info().context_window;
+    known.into_iter().chain(named.map(|named| named.tokens)).min()
 }
 
 /// Tokens of what every request of a session holds: the system prompt and the tools.
@@ -145,7 +152,7 @@ pub(super) fn ask_background(runtime: &Runtime, session: &Session, manager: &mut
         manager.promise(Promise::Compact { request });
         return;
     }
-    let known = session.profile.model.info().context_window;
+    let known = window_of(&session.profile, manager.meta());
     let Some(window) = known.filter(|_| session.profile.compaction.is_some()) else { return };
     let fixed = fixed_tokens(&session.profile, &session.tools.registry);
     let budgets = budgets(&session.profile, window, fixed);
@@ -186,7 +193,7 @@ pub(super) fn start(
     let usable = match runtime.agents.profile(&manager.meta().agent) {
         Err(e) => Err(format!("The agent cannot run: {e}")),
         Ok(profile) if profile.compaction.is_none() => Err("Compaction is switched off for this agent.".to_owned()),
-        Ok(profile) if profile.model.info().context_window.is_none() => Err(
+        Ok(profile) if window_of(&profile, manager.meta()).is_none() => Err(
             "The conversation cannot be summarised: the window of its model is not known. Set context_window.".to_owned(),
         ),
         Ok(_) => Ok(()),

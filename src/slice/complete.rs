@@ -212,7 +212,8 @@ pub fn run_completion<'a>(
                     }
                     if e.class == ErrorClass::Overflow
                         && spent.retries < runtime.limits.retries
-                        && compact::after_overflow(runtime, session, manager, &mut spent, deadline).await?
+                        && compact::after_overflow(runtime, session, manager, &mut spent, e.limit, deadline)
+                            .await?
                     {
                         spent.retries += 1;
                         continue;

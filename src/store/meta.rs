@@ -66,6 +66,8 @@ pub struct Meta {
     pub asked: Asked,
     /// Which images requests do not hold.
     pub images_out: ImagesOut,
+    /// The window that a provider has named when a request was too large for it.
+    pub window: Option<NamedWindow>,
     /// Usage of the last response.
     pub usage: Option<Usage>,
     /// The client's run that is under way.
@@ -116,6 +118,7 @@ impl Meta {
             shown: None,
             asked: Asked::default(),
             images_out: ImagesOut::default(),
+            window: None,
             usage: None,
             run: None,
             metadata: None,
@@ -223,6 +226,15 @@ pub struct Span {
     pub from: Seq,
     /// Inclusive upper end.
     pub to: Seq,
+}
+
+/// A model's window as its provider has named it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NamedWindow {
+    /// Whose: of another model nothing is known.
+    pub model: String,
+    /// Tokens.
+    pub tokens: u64,
 }
 
 /// What a thread has asked of compaction.

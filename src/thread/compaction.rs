@@ -6,7 +6,8 @@ use crate::history::Arrival;
 use crate::message::{CallId, Compact, Item, ItemBody, Seq, ThreadId};
 use crate::store::{
     Asked, Compacted, CompactionCommit, CompactionRun, CompactionState, ConversationStore, Generation,
-    GenerationId, Meta, NewThread, Pointer, Position, Promise, Span, StoreError, ThreadKind, behind,
+    GenerationId, Meta, NamedWindow, NewThread, Pointer, Position, Promise, Span, StoreError, ThreadKind,
+    behind,
 };
 use crate::thread::MAX_SPAWNS;
 
@@ -78,6 +79,11 @@ impl HistoryManager {
         self.history.take_generation(generation, opener);
         self.adopt_view();
         Ok(())
+    }
+
+    /// The provider has said how large a model's window is, with the next commit.
+    pub fn take_window(&mut self, model: &str, tokens: u64) {
+        self.meta.window = Some(NamedWindow { model: model.to_owned(), tokens });
     }
 
     /// Says by which route the next request goes: the checkpoint of the summary is sent on its own route alone, and not where

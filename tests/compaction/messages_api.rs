@@ -8,6 +8,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::response::Response;
+use futures::{StreamExt, stream};
 use serde_json::{Value, json};
 
 pub const BETA: &str = "compact-2026-09-04";
@@ -23,8 +24,12 @@ pub enum Fault {
     Stop(&'static str),
     /// A block that is none: these members replace its own.
     Block(Value),
+    /// Another text than usual.
+    Text(String),
     /// The stream ends in the middle.
     Cut,
+    /// The stream begins, and nothing more comes.
+    Silent,
 }
 
 #[derive(Clone)]
@@ -61,6 +66,8 @@ struct Script {
     issued: Vec<Value>,
     compaction_faults: VecDeque<Fault>,
     message_faults: VecDeque<Fault>,
+    /// Of every portable summary.
+    summary_fault: Option<Fault>,
 }
 
 #[derive(Clone)]
@@ -109,6 +116,11 @@ impl Api {
         self.script.lock().unwrap().message_faults.extend(faults);
     }
 
+    /// Every portable summary from here on ends so.
+    pub fn summaries_fail(&self, fault: Option<Fault>) {
+        self.script.lock().unwrap().summary_fault = fault;
+    }
+
     /// It knows none of its signatures any more.
     pub fn rotate(&self) {
         self.script.lock().unwrap().issued.clear();
@@ -121,13 +133,16 @@ async fn answer(State(script): State<Arc<Mutex<Script>>>, request: Request) -> R
     let body = axum::body::to_bytes(body, usize::MAX).await.unwrap();
     let beta = head.headers.get("anthropic-beta").map(|value| value.to_str().unwrap().to_owned());
     let received = Received { beta, body: serde_json::from_slice(&body).unwrap() };
-    let reply = {
+    let (reply, silent) = {
         let mut script = script.lock().unwrap();
         script.received.push(received.clone());
-        let faults =
-            if received.compacts() { &mut script.compaction_faults } else { &mut script.message_faults };
-        let fault = if received.is_summary() { None } else { faults.pop_front() };
-        script.respond(&received, fault)
+        let fault = match (received.is_summary(), received.compacts()) {
+            (true, _) => script.summary_fault.clone(),
+            (false, true) => script.compaction_faults.pop_front(),
+            (false, false) => script.message_faults.pop_front(),
+        };
+        let silent = matches!(fault, Some(Fault::Silent));
+        (script.respond(&received, fault), silent)
     };
     match reply {
         Ok(events) => {
@@ -135,7 +150,13 @@ async fn answer(State(script): State<Arc<Mutex<Script>>>, request: Request) -> R
                 let kind = event["type"].as_str().unwrap();
                 format!("event: {kind}\ndata: {event}\n\n")
             });
-            let body = Body::from(lines.collect::<String>());
+            let lines = lines.collect::<String>();
+            let body = match silent {
+                false => Body::from(lines),
+                true => {
+                    Body::from_stream(stream::iter([Ok::<_, std::io::Error>(lines)]).chain(stream::pending()))
+                }
+            };
             Response::builder().header("content-type", "text/event-stream").body(body).unwrap()
         }
         Err((status, error)) => {
@@ -168,23 +189,26 @@ impl Script {
         if received.compacts() {
             return Ok(self.compact(received, fault));
         }
-        let said = if received.is_summary() {
+        let said = if let Some(Fault::Text(text)) = &fault {
+            text.clone()
+        } else if received.is_summary() {
             format!("Goal: a portable summary. {}", "It went on. ".repeat(60))
         } else {
             let text = received.body["messages"].as_array().unwrap().last().unwrap()["content"].to_string();
             let n = text.rsplit("turn ").next().and_then(|rest| rest.split(':').next()).unwrap_or("?");
             format!("echo: turn {n}")
         };
+        let stop = if let Some(Fault::Stop(stop)) = &fault { stop } else { "end_turn" };
         let input = received.body.to_string().len() / 4;
         let mut events = vec![
             json!({ "type": "message_start", "message": { "usage": { "input_tokens": input, "output_tokens": 1 } } }),
             json!({ "type": "content_block_start", "index": 0, "content_block": { "type": "text", "text": "" } }),
             json!({ "type": "content_block_delta", "index": 0, "delta": { "type": "text_delta", "text": said } }),
             json!({ "type": "content_block_stop", "index": 0 }),
-            json!({ "type": "message_delta", "delta": { "stop_reason": "end_turn" }, "usage": { "output_tokens": 20 } }),
+            json!({ "type": "message_delta", "delta": { "stop_reason": stop }, "usage": { "output_tokens": 20 } }),
             json!({ "type": "message_stop" }),
         ];
-        if matches!(fault, Some(Fault::Cut)) {
+        if matches!(fault, Some(Fault::Cut | Fault::Silent)) {
             events.truncate(3);
         }
         Ok(events)

@@ -1,6 +1,6 @@
 //! Failures of a provider as the slice acts on them: by status, by header, by typed code.
 //!
-//! Only [`is_overflow_text`] looks at an error's text, because several providers give "the request is too
+//! Only [`overflow`](super::overflow) looks at an error's text, because several providers give "the request is too
 //! large" no code of its own. Messages carry the status and the provider's codes, never its text, which may
 //! repeat the request, and never an address with its query.
 
@@ -13,6 +13,7 @@ use jiff::fmt::rfc2822;
 use serde_json::Value;
 
 use super::dialect::api_key_env;
+use super::overflow::{is_overflow_text, named_limit};
 use crate::config::ModelConfig;
 use crate::model::{ErrorClass, ModelError};
 
@@ -38,6 +39,8 @@ struct Report {
     /// Types and codes, most specific first.
     codes: Vec<String>,
     overflow_text: bool,
+    /// The window, if it says how large that is.
+    limit: Option<u64>,
     /// It speaks of a compaction block.
     names_checkpoint: bool,
     retry_after: Option<Duration>,
@@ -189,7 +192,8 @@ impl Classifier {
             }
             (ErrorClass::Throttled { .. } | ErrorClass::Transient | ErrorClass::Refused, _) => String::new(),
         };
-        self.error(class, &format!("{what}{advice}"))
+        let limit = report.limit.filter(|_| class == ErrorClass::Overflow);
+        ModelError { limit, ..self.error(class, &format!("{what}{advice}")) }
     }
 
     fn error(&self, class: ErrorClass, what: &str) -> ModelError {
@@ -252,7 +256,9 @@ impl Report {
     fn of_text(body: &str) -> Self {
         match serde_json::from_str(body) {
             Ok(body) => Self::of_body(&body),
-            Err(_) => Self { overflow_text: is_overflow_text(body), ..Self::default() },
+            Err(_) => {
+                Self { overflow_text: is_overflow_text(body), limit: named_limit(body), ..Self::default() }
+            }
         }
     }
 
@@ -279,6 +285,8 @@ impl Report {
         let message = error["message"].as_str().or_else(|| body["error"].as_str());
         report.names_checkpoint = message.is_some_and(|text| text.contains("compaction"));
         report.overflow_text = message.is_some_and(is_overflow_text);
+        // llama.cpp has a member for it.
+        report.limit = message.and_then(named_limit).or_else(|| error["n_ctx"].as_u64());
         report
     }
 
@@ -311,25 +319,6 @@ impl Report {
             Some(_) | None => ErrorClass::Transient,
         }
     }
-}
-
-/// The one place that reads an error's text. Anthropic ("prompt is too long: 208310 tokens > 200000 maximum",
-/// type `invalid_request_error`), Gemini ("The input token count (…) exceeds the maximum number of tokens
-/// allowed", `INVALID_ARGUMENT`), Bedrock ("Input is too long for requested model", `ValidationException`) and
-/// OpenAI-compatible servers ("maximum context length", "exceeds the available context size") give it no code.
-fn is_overflow_text(text: &str) -> bool {
-    let text = text.to_ascii_lowercase();
-    [
-        "prompt is too long",
-        "input is too long",
-        "input token count",
-        "maximum context length",
-        "exceeds the available context size",
-        "context window",
-        "exceed context limit",
-    ]
-    .iter()
-    .any(|phrase| text.contains(phrase))
 }
 
 /// The delay a provider asks for: `retry-after-ms`, then `retry-after` as seconds or as an HTTP date.

@@ -3,7 +3,7 @@
 
 use tokio::time::Instant;
 
-use super::{budgets, commit_of, fixed_tokens, may_try, run_after, weights};
+use super::{budgets, commit_of, fixed_tokens, may_try, run_after, weights, window_of};
 use crate::compaction::chunk::{self, Chunk, ChunkFailure, Job};
 use crate::compaction::native::NativeModel;
 use crate::compaction::plan::{Scope, tail_start};
@@ -45,7 +45,7 @@ pub(in crate::slice) async fn background(
         Ok(profile) => profile,
         Err(e) => return Ok(report(&parent, Some(e.to_string()), false)),
     };
-    let Some(window) = profile.model.info().context_window else {
+    let Some(window) = window_of(&profile, &parent) else {
         return Ok(report(&parent, Some(ChunkFailure::Unavailable.to_string()), false));
     };
     let tools = runtime.tools_of(&own.agent, &own.root).await;
