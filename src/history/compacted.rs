@@ -270,3 +270,54 @@ impl History {
         self.generation.as_ref().map(|generation| &generation.at)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::history::render::RenderOptions;
+    use crate::history::request::RequestMessage;
+    use crate::message::{Epoch, Seq, ThreadId};
+    use crate::model::Mechanism;
+    use crate::store::{GenerationId, Loaded, Meta, Native, Position};
+
+    #[test]
+    fn f22_f23_90_a_summary_alone_ends_on_a_users_message_behind_one_system_entry() {
+        let thread = ThreadId::from("t");
+        let block = RawJson::parse(r#"{"type":"compaction"}"#).unwrap();
+        let through = Position { thread: thread.clone(), epoch: Epoch(0), seq: Seq(4) };
+        let id = GenerationId { thread: thread.clone(), epoch: Epoch(0), number: 1 };
+        let generation = Generation {
+            at: Pointer { id, through, opener: None },
+            text: "all of it".into(),
+            digest: String::new(),
+            parent: None,
+            system: vec!["be kind".into()],
+            instructions: Vec::new(),
+            model: "m".into(),
+            partial: false,
+            source_tokens: 9,
+            created_at_ms: 0,
+            native: Some(Native::new(
+                Mechanism::AnthropicOnDemand,
+                "r".into(),
+                None,
+                "all of it",
+                vec![block],
+            )),
+        };
+        let meta = Meta { head: Seq(5), ..Meta::new_root(thread.clone(), "a", None, 0) };
+        let loaded =
+            Loaded { meta: Some(meta), generation: Some(generation), unread: 4, ..Loaded::default() };
+        let mut history = History::new(thread, loaded);
+        let options = RenderOptions { system: Some("be brief".into()), ..RenderOptions::default() };
+        // A checkpoint with nothing behind it would be a request without a message: the summary is shown.
+        for sends in [false, true] {
+            history.send_checkpoint(sends);
+            let request = history.render_history(&options).unwrap().request;
+            assert_eq!(request.system.as_deref(), Some("be brief\n\nbe kind"));
+            let [RequestMessage::User(parts)] = &request.messages[..] else { panic!("{request:?}") };
+            assert_eq!(ContentPart::join_text(parts), wording::summary("all of it"));
+            assert!(request.checkpoint.is_empty());
+        }
+    }
+}

@@ -37,8 +37,8 @@ use crate::message::{
 };
 use crate::model::ModelEvent;
 use crate::store::{
-    DedupLife, Generation, ImagesOut, Loaded, Meta, ParkedInput, PendingCall, Promise, Prune, Span,
-    SubscriptionChange, behind,
+    DedupLife, Generation, ImagesOut, Loaded, Meta, ParkedInput, PendingCall, Promise, Prune, ResultsOut,
+    Span, SubscriptionChange, behind,
 };
 
 pub use calls::Layer;
@@ -145,6 +145,7 @@ pub struct History {
     /// Calls that were looked up because the items in hand do not hold them.
     known_calls: BTreeMap<CallId, ToolCallItem>,
     images_out: ImagesOut,
+    results_out: ResultsOut,
     /// Digests of images that the provider may have refused: out of the requests of this slice.
     images_aside: BTreeSet<String>,
     committed: Vec<Item>,
@@ -186,6 +187,7 @@ impl History {
             base: meta.as_ref().map(|meta| meta.base.clone()).unwrap_or_default(),
             prune: meta.as_ref().map(|meta| meta.prune).unwrap_or_default(),
             images_out: meta.as_ref().map(|meta| meta.images_out.clone()).unwrap_or_default(),
+            results_out: meta.as_ref().map(|meta| meta.results_out.clone()).unwrap_or_default(),
             images_aside: BTreeSet::new(),
             has_parent: meta.as_ref().is_some_and(|meta| meta.parent.is_some()),
             head: meta.as_ref().map_or(Seq::FIRST, |meta| meta.head),
@@ -209,6 +211,7 @@ impl History {
             ended: Vec::new(),
             moved: false,
         };
+        history.leave_out_stored();
         history.open.sort_by_key(|open| open.pending.seq);
         let unreadable: Vec<ParkedInput> =
             loaded.parked.into_iter().filter_map(|parked| history.readopt(parked)).collect();

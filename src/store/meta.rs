@@ -66,6 +66,8 @@ pub struct Meta {
     pub asked: Asked,
     /// Which images requests do not hold.
     pub images_out: ImagesOut,
+    /// Which results requests do not hold, for want of room.
+    pub results_out: ResultsOut,
     /// The window that a provider has named when a request was too large for it.
     pub window: Option<NamedWindow>,
     /// Usage of the last response.
@@ -118,6 +120,7 @@ impl Meta {
             shown: None,
             asked: Asked::default(),
             images_out: ImagesOut::default(),
+            results_out: ResultsOut::default(),
             window: None,
             usage: None,
             run: None,
@@ -226,6 +229,15 @@ pub struct Span {
     pub from: Seq,
     /// Inclusive upper end.
     pub to: Seq,
+}
+
+/// The overlay of results that a request had no room for when they were committed already.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ResultsOut {
+    /// Of which log.
+    pub epoch: Epoch,
+    /// The items, oldest first; at most a bounded number.
+    pub seqs: Vec<Seq>,
 }
 
 /// A model's window as its provider has named it.

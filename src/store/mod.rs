@@ -30,7 +30,8 @@ pub use generation::{
     Position, behind, position,
 };
 pub use meta::{
-    Asked, Hold, ImagesOut, Meta, NamedWindow, OutboxEntry, PendingCall, Promise, Prune, Span, ThreadKind,
+    Asked, Hold, ImagesOut, Meta, NamedWindow, OutboxEntry, PendingCall, Promise, Prune, ResultsOut, Span,
+    ThreadKind,
 };
 pub use runs::{Cursor, EVENTS_LIFE_MS, RUN_LIFE_MS, RunChange, RunEvents, RunRow, RunState, RunStore};
 
