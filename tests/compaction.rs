@@ -22,6 +22,8 @@ mod world;
 
 #[path = "compaction/bed.rs"]
 mod bed;
+#[path = "compaction/chunks.rs"]
+mod chunks;
 #[path = "compaction/failures.rs"]
 mod failures;
 #[path = "compaction/fuzz.rs"]

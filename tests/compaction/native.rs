@@ -113,7 +113,7 @@ impl Bed {
 }
 
 #[tokio::test]
-async fn native_59_61_a_checkpoint_made_beside_the_conversation_goes_first_and_is_never_respelled() {
+async fn native_59_71_a_checkpoint_made_beside_the_conversation_goes_first_and_is_never_respelled() {
     let bed = Bed::new().await;
     bed.turns(0..18).await;
     let before = bed.api.messages().pop().unwrap();
@@ -158,7 +158,7 @@ async fn native_59_61_a_checkpoint_made_beside_the_conversation_goes_first_and_i
 }
 
 #[tokio::test]
-async fn native_62_68_another_route_reads_the_summary_and_the_row_stays_as_it_is() {
+async fn native_62_72_another_route_reads_the_summary_and_the_row_stays_as_it_is() {
     let bed = Bed::compacted().await;
     let stored = bed.newest().await;
     let other = Api::start().await;
@@ -184,7 +184,7 @@ async fn native_62_68_another_route_reads_the_summary_and_the_row_stays_as_it_is
         assert_eq!(bed.newest().await, stored, "{what}");
     }
     // Back on its own route it is what the provider reads.
-    bed.change(|agent| *agent = own);
+    bed.change(|agent| *agent = profile(&model(&bed.api.url, |_| {})));
     bed.turns(19..20).await;
     assert_eq!(bed.last().0.as_ref(), bed.api.issued().first());
 }

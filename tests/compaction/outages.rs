@@ -95,6 +95,20 @@ async fn outages_20_24_34_whatever_the_summariser_does_the_state_is_intact_and_e
         assert_eq!(compaction.run.attempts, 1, "{what}: but the attempt, and it is not tried again at once");
         assert!(compaction.run.failure.is_some(), "{what}");
         assert_eq!(bed.api.summaries(), calls, "{what}: 20: one request for one call");
+        let asked: Vec<_> = bed.api.received().into_iter().filter(|one| one.is_summary()).collect();
+        let room = |at: usize| asked[at].body["max_tokens"].as_u64().unwrap();
+        match what {
+            "too long" => assert!(asked[1].text().len() < asked[0].text().len(), "24: a smaller input"),
+            "half of it" => {
+                assert_eq!(
+                    (asked[1].text(), room(1)),
+                    (asked[0].text(), room(0) / 2),
+                    "23: a shorter target"
+                );
+            }
+            "down" => assert_eq!(asked[1].body, asked[0].body, "28: the same again"),
+            _ => {}
+        }
         let told = bed.world.output.texts();
         let told = told.iter().filter(|text| text.contains("could not be summarised")).count();
         assert_eq!(told, 1, "{what}: it is said, once");
