@@ -351,3 +351,70 @@ fn a_conversation_is_exported_imported_redacted_and_deleted() {
     assert!(!home.ok(&["threads"]).contains("t1"));
     assert!(home.ok(&["show", "t2"]).contains("hunter2"), "an import has items of its own");
 }
+
+#[test]
+fn compact_summarises_what_is_older_and_show_tells_the_summaries_and_what_failed() {
+    let home = Home::new();
+    let config = r#"
+        [models.default]
+        provider = "scripted"
+        context_window = 20000
+        [models.writer]
+        provider = "scripted"
+        script = "writer.jsonl"
+        context_window = 100000
+        [agents.default.compaction]
+        model = "writer"
+    "#;
+    std::fs::write(home.path("dormouse.toml"), config).unwrap();
+    let summary = format!("Goal: to see it work. {}", "It went on. ".repeat(60));
+    let script = [
+        serde_json::json!([{ "error": { "class": "refused", "message": "no" } }]),
+        // The model that it falls back to is the agent's own, which only echoes.
+        serde_json::json!([{ "text": summary }]),
+    ];
+    std::fs::write(home.path("writer.jsonl"), script.map(|line| line.to_string()).join("\n")).unwrap();
+    let _serving = home.serve(&[]);
+    assert_eq!(home.run(&["compact", "t1"]).code, Some(2), "there is no such thread");
+    assert_eq!(home.run(&["show", "t1", "--generations"]).code, Some(1));
+    for n in 0..8 {
+        home.ok(&["send", &format!("say {n} {}", "on and ".repeat(250)), "-t", "t1"]);
+        home.items_when("t1", |items| items.len() == 2 * (n + 1));
+    }
+    assert!(
+        home.ok(&["show", "t1", "--generations"]).contains("Nothing of this conversation is summarised.")
+    );
+
+    let told = |enough: &dyn Fn(&Value) -> bool| {
+        let started = std::time::Instant::now();
+        loop {
+            let told: Value =
+                serde_json::from_str(&home.ok(&["show", "t1", "--generations", "--json"])).unwrap();
+            if enough(&told) {
+                return told;
+            }
+            assert!(started.elapsed() < command::LIMIT, "{told:#}");
+            std::thread::sleep(std::time::Duration::from_millis(100));
+        }
+    };
+    home.ok(&["compact", "t1"]);
+    let failed = told(&|told| told["attempts"]["attempts"] == 1);
+    assert_eq!(failed["generations"], serde_json::json!([]));
+    let page = home.ok(&["show", "t1", "--generations"]);
+    assert!(page.contains("The last 1 attempt(s) at a summary failed"), "{page}");
+
+    home.ok(&["compact", "t1", "--focus", "the numbers"]);
+    let made = told(&|told| told["generations"].as_array().is_some_and(|made| made.len() == 1));
+    assert_eq!(made["attempts"]["attempts"], 0);
+    assert_eq!(made["generations"][0]["text"], summary.trim());
+    let page = home.ok(&["show", "t1", "--generations"]);
+    assert!(
+        page.starts_with("generation 1 of log 0, up to item ") && page.contains("Goal: to see it work."),
+        "{page}"
+    );
+    // Everything is still there, and the thread goes on behind the summary.
+    assert_eq!(home.items_when("t1", |items| items.len() == 16).len(), 16);
+    home.ok(&["send", "seen", "-t", "t1"]);
+    let items = home.items_when("t1", |items| items.len() == 18);
+    assert!(items[17].contains("Goal: to see it work.") && !items[17].contains("say 0 "), "{}", items[17]);
+}

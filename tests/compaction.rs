@@ -4,18 +4,40 @@
 
 #[path = "support/kills.rs"]
 mod kills;
+#[cfg(feature = "local")]
+#[path = "compaction/outages.rs"]
+mod outages;
 #[path = "support/history/provider_rules.rs"]
 mod provider_rules;
+#[cfg(feature = "local")]
+#[path = "support/provider_server.rs"]
+#[allow(dead_code, reason = "shared with other tests")]
+mod provider_server;
+#[cfg(feature = "local")]
+#[path = "provider_threads/replies.rs"]
+#[allow(dead_code, reason = "shared with other tests")]
+mod replies;
 #[path = "support/world.rs"]
 mod world;
 
 #[path = "compaction/bed.rs"]
 mod bed;
+#[path = "compaction/chunks.rs"]
+mod chunks;
 #[path = "compaction/failures.rs"]
 mod failures;
 #[path = "compaction/fuzz.rs"]
 mod fuzz;
 #[path = "compaction/kept.rs"]
 mod kept;
+#[cfg(feature = "local")]
+#[path = "compaction/limits.rs"]
+mod limits;
+#[cfg(feature = "local")]
+#[path = "compaction/messages_api.rs"]
+mod messages_api;
+#[cfg(feature = "local")]
+#[path = "compaction/native.rs"]
+mod native;
 #[path = "compaction/views.rs"]
 mod views;

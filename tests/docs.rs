@@ -120,3 +120,21 @@ fn a_test_says_the_numbers_that_it_proves() {
     assert_eq!(of("wraps_12"), "");
     assert_eq!(of("a_body_12_rap_3"), "");
 }
+
+#[test]
+fn the_checklist_of_compaction_is_whole_and_every_line_has_a_proof_or_a_reason() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let document = std::fs::read_to_string(root.join("docs/compaction.md")).unwrap();
+    let mut rows = BTreeMap::new();
+    for line in document.lines() {
+        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+        let ["", number, _, proof, ""] = cells[..] else { continue };
+        let Ok(number) = number.parse::<u32>() else { continue };
+        let excused = ["Fell away: ", "Open: "].iter().any(|excuse| proof.starts_with(excuse));
+        let is_short = |name: &&str| name.starts_with("part_6_");
+        let names = proof.split('`').skip(1).step_by(2).filter(is_short).chain(named(proof)).count();
+        assert!(excused || names > 0, "{number} has no proof and says no reason");
+        assert!(rows.insert(number, proof).is_none(), "{number} stands there twice");
+    }
+    assert_eq!(rows.into_keys().collect::<Vec<_>>(), (1..=94).collect::<Vec<_>>());
+}

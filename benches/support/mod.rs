@@ -294,6 +294,7 @@ pub async fn compact(store: &dyn Store, covered: usize) {
         model: MODEL_NAME.to_owned(),
         partial: false,
         source_tokens: covered as u64 * 100,
+        native: None,
         created_at_ms: NOW_MS,
     };
     let run = CompactionRun::default();

@@ -61,8 +61,13 @@ pub fn generations(meta: &Meta, found: &[Generation]) -> String {
     }
     for generation in found {
         let (id, through) = (&generation.at.id, &generation.at.through);
+        let checkpoint = match &generation.native {
+            None => "",
+            Some(_) if run.dead.as_ref() == Some(id) => ", with a checkpoint that its provider refuses",
+            Some(_) => ", with its provider's checkpoint",
+        };
         out.push_str(&format!(
-            "generation {} of log {}, up to item {} of log {}{}, {} tokens for {}, by {}, {}\n{}\n\n",
+            "generation {} of log {}, up to item {} of log {}{}, {} tokens for {}, by {}{checkpoint}, {}\n{}\n\n",
             id.number,
             id.epoch,
             through.seq,

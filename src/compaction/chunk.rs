@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
+use super::native::{self, NativeModel};
 use super::policy::{self, Ground};
 use super::summary_call::{self, Answer, CallFailure};
 use super::summary_input::{self, Built, Estimator, Source, Unfit};
@@ -22,7 +23,7 @@ const PRIMARY_CALLS: usize = 2;
 /// Calls of the model that it falls back to.
 const FALLBACK_CALLS: usize = 1;
 /// The wait before the same input is sent again.
-const SAME_INPUT_WAIT: Duration = Duration::from_secs(1);
+pub(super) const SAME_INPUT_WAIT: Duration = Duration::from_secs(1);
 /// The longest wait that a provider asks for and gets; a longer one is the next job's.
 const MAX_WAIT: Duration = Duration::from_secs(5);
 /// Of a view, what may be left after a job that has covered all it could, in percent: else it counts as a failed one.
@@ -51,7 +52,6 @@ impl SummaryModel {
 }
 
 /// What one chunk is made of. Frozen for its calls.
-#[derive(Clone, Copy)]
 pub struct Job<'a> {
     /// The thread.
     pub thread: &'a ThreadId,
@@ -75,6 +75,8 @@ pub struct Job<'a> {
     pub output: Option<u32>,
     /// What to keep more of.
     pub focus: Option<&'a str>,
+    /// Who makes checkpoints in its own way; none: nobody, or not this time.
+    pub native: Option<&'a NativeModel<'a>>,
     /// Whether somebody waits.
     pub ground: Ground,
     /// The invocation's end.
@@ -133,6 +135,11 @@ pub async fn summarise(job: &Job<'_>, models: &mut [SummaryModel]) -> Result<Chu
         return Err(ChunkFailure::Unavailable);
     }
     let limit = policy::accept_limit(models.iter().map(|model| model.budget).chain([job.reply_budget]));
+    if let Some(own) = job.native
+        && let Some(chunk) = native::checkpoint(job, own, limit).await?
+    {
+        return Ok(chunk);
+    }
     let mut failure = ChunkFailure::Unavailable;
     for (at, model) in models.iter_mut().enumerate() {
         let calls = if at == 0 { PRIMARY_CALLS } else { FALLBACK_CALLS };
@@ -229,7 +236,7 @@ async fn attempt(
 }
 
 /// Estimated tokens of what a chunk stands for, as the conversation holds it.
-fn source_tokens(job: &Job<'_>, covers: usize) -> u64 {
+pub(super) fn source_tokens(job: &Job<'_>, covers: usize) -> u64 {
     let prior = job.generation.map_or(0, |generation| tokens::of_bytes(generation.text.len()));
     job.items[..covers].iter().map(weight).fold(prior, u64::saturating_add)
 }
@@ -242,7 +249,7 @@ pub fn weight(item: &Item) -> u64 {
     }
 }
 
-fn made(job: &Job<'_>, model: &str, built: &Built, text: String) -> Chunk {
+pub(super) fn made(job: &Job<'_>, model: &str, built: &Built, text: String) -> Chunk {
     let (covered, kept) = job.items.split_at(built.covers);
     let place = |index: usize| position(job.spans, index);
     // Cuts lie behind an item, so there is a last one.
@@ -275,6 +282,7 @@ fn made(job: &Job<'_>, model: &str, built: &Built, text: String) -> Chunk {
         partial: built.partial,
         source_tokens: source,
         created_at_ms: job.now_ms,
+        native: None,
     };
     let low_yield = built.covers == job.end && after.saturating_mul(100) > all.saturating_mul(YIELD_PERCENT);
     Chunk { generation, covers: built.covers, low_yield }

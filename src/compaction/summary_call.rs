@@ -61,6 +61,7 @@ pub fn request(input: &str, output: u64, target: u64) -> ModelRequest {
         messages: vec![RequestMessage::User(vec![ContentPart::text(input)])],
         tools: Vec::new(),
         max_output_tokens: Some(u32::try_from(output).unwrap_or(u32::MAX)),
+        checkpoint: Vec::new(),
     }
 }
 
@@ -104,7 +105,7 @@ fn class(class: ErrorClass) -> CallFailure {
         ErrorClass::Throttled { retry_after } => CallFailure::Throttled(retry_after),
         ErrorClass::Transient => CallFailure::Transient,
         ErrorClass::Overflow => CallFailure::TooLong,
-        ErrorClass::Refused => CallFailure::Final("refused"),
+        ErrorClass::Refused | ErrorClass::Checkpoint => CallFailure::Final("refused"),
         ErrorClass::Fatal => CallFailure::Final("the summarising model is not usable"),
     }
 }

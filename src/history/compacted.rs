@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use super::prune::Names;
 use super::{History, groups, wording};
 use crate::message::{
-    CallId, ContentPart, Item, ItemBody, SyntheticReason, SystemItem, ToolCallItem, UserItem, tokens,
+    CallId, ContentPart, Item, ItemBody, RawJson, SyntheticReason, SystemItem, ToolCallItem, UserItem, tokens,
 };
 use crate::store::{Generation, Pointer, Span, behind};
 
@@ -21,7 +21,48 @@ pub fn standing_instructions(body: &ItemBody) -> Option<String> {
     }
 }
 
+/// What stands in front for the older part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Front {
+    /// The summary.
+    Summary,
+    /// Its provider's checkpoint, which is no item and goes first: the rest follows it.
+    Checkpoint,
+}
+
+/// What stands for the part that a generation covers, but for the opener of a turn that goes on.
+pub fn in_front(generation: &Generation, with: Front) -> Vec<ItemBody> {
+    let system = generation.system.iter();
+    let mut front: Vec<ItemBody> =
+        system.map(|text| ItemBody::System(SystemItem { text: text.clone() })).collect();
+    let standing = generation.instructions.iter().cloned();
+    front.extend(standing.map(|text| note(text, SyntheticReason::ProjectInstructions)));
+    if with == Front::Summary {
+        front.push(note(wording::summary(&generation.text), SyntheticReason::CompactionMeta));
+    }
+    front
+}
+
+fn note(text: String, reason: SyntheticReason) -> ItemBody {
+    ItemBody::User(UserItem {
+        parts: vec![ContentPart::Text(text)],
+        synthetic_reason: Some(reason),
+        ..UserItem::default()
+    })
+}
+
 impl History {
+    /// Says whether requests begin with the checkpoint of the summary, if it has one: only on its own route.
+    pub fn send_checkpoint(&mut self, sends: bool) {
+        self.sends_checkpoint = sends;
+    }
+
+    /// The checkpoint that requests begin with.
+    pub fn checkpoint_sent(&self) -> Option<&[RawJson]> {
+        let native = self.generation.as_ref()?.native.as_ref()?;
+        self.sends_checkpoint.then_some(native.items.as_slice())
+    }
+
     /// The summary that stands for the older part.
     pub fn generation(&self) -> Option<&Generation> {
         self.generation.as_ref()
@@ -148,28 +189,18 @@ impl History {
     }
 
     /// What is shown in front of the items in hand.
-    pub(super) fn shown_in_front(&self) -> Vec<Cow<'_, ItemBody>> {
+    pub(super) fn shown_in_front(&self, with: Front) -> Vec<Cow<'_, ItemBody>> {
         let mut front = Vec::new();
-        let note = |text: String, reason| {
-            Cow::Owned(ItemBody::User(UserItem {
-                parts: vec![ContentPart::Text(text)],
-                synthetic_reason: Some(reason),
-                ..UserItem::default()
-            }))
-        };
         if let Some(generation) = &self.generation {
-            let system = generation.system.iter();
-            front.extend(system.map(|text| Cow::Owned(ItemBody::System(SystemItem { text: text.clone() }))));
-            let standing = generation.instructions.iter().cloned();
-            front.extend(standing.map(|text| note(text, SyntheticReason::ProjectInstructions)));
-            front.push(note(wording::summary(&generation.text), SyntheticReason::CompactionMeta));
+            front.extend(in_front(generation, with).into_iter().map(Cow::Owned));
             front.extend(self.opener.as_ref().map(|opener| Cow::Borrowed(&opener.body)));
         }
         if self.omits() {
             let omitted = self.committed[self.covered..self.omitted].iter();
             let standing = omitted.filter_map(|item| standing_instructions(&item.body));
-            front.extend(standing.map(|text| note(text, SyntheticReason::ProjectInstructions)));
-            front.push(note(wording::OMITTED.to_owned(), SyntheticReason::OmissionNote));
+            let standing = standing.map(|text| note(text, SyntheticReason::ProjectInstructions));
+            front.extend(standing.map(Cow::Owned));
+            front.push(Cow::Owned(note(wording::OMITTED.to_owned(), SyntheticReason::OmissionNote)));
             // Of the running turn the opener stays in any case.
             let opens = |item: &&Item| item.facts.opens_turn;
             let shown = self.committed[self.omitted..].iter().any(|item| item.facts.opens_turn);
@@ -237,5 +268,56 @@ impl History {
     /// What the summary is, for META.
     pub fn pointer(&self) -> Option<&Pointer> {
         self.generation.as_ref().map(|generation| &generation.at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::history::render::RenderOptions;
+    use crate::history::request::RequestMessage;
+    use crate::message::{Epoch, Seq, ThreadId};
+    use crate::model::Mechanism;
+    use crate::store::{GenerationId, Loaded, Meta, Native, Position};
+
+    #[test]
+    fn f22_f23_90_a_summary_alone_ends_on_a_users_message_behind_one_system_entry() {
+        let thread = ThreadId::from("t");
+        let block = RawJson::parse(r#"{"type":"compaction"}"#).unwrap();
+        let through = Position { thread: thread.clone(), epoch: Epoch(0), seq: Seq(4) };
+        let id = GenerationId { thread: thread.clone(), epoch: Epoch(0), number: 1 };
+        let generation = Generation {
+            at: Pointer { id, through, opener: None },
+            text: "all of it".into(),
+            digest: String::new(),
+            parent: None,
+            system: vec!["be kind".into()],
+            instructions: Vec::new(),
+            model: "m".into(),
+            partial: false,
+            source_tokens: 9,
+            created_at_ms: 0,
+            native: Some(Native::new(
+                Mechanism::AnthropicOnDemand,
+                "r".into(),
+                None,
+                "all of it",
+                vec![block],
+            )),
+        };
+        let meta = Meta { head: Seq(5), ..Meta::new_root(thread.clone(), "a", None, 0) };
+        let loaded =
+            Loaded { meta: Some(meta), generation: Some(generation), unread: 4, ..Loaded::default() };
+        let mut history = History::new(thread, loaded);
+        let options = RenderOptions { system: Some("be brief".into()), ..RenderOptions::default() };
+        // A checkpoint with nothing behind it would be a request without a message: the summary is shown.
+        for sends in [false, true] {
+            history.send_checkpoint(sends);
+            let request = history.render_history(&options).unwrap().request;
+            assert_eq!(request.system.as_deref(), Some("be brief\n\nbe kind"));
+            let [RequestMessage::User(parts)] = &request.messages[..] else { panic!("{request:?}") };
+            assert_eq!(ContentPart::join_text(parts), wording::summary("all of it"));
+            assert!(request.checkpoint.is_empty());
+        }
     }
 }

@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn c18_f16_f25_a_cut_lies_only_where_no_call_is_open_and_the_speaker_changes() {
+    fn c18_f16_f19_f25_a_cut_lies_only_where_no_call_is_open_and_the_speaker_changes() {
         assert_eq!(cut("U A U A", &[]), [1, 2, 3]);
         assert_eq!(cut("U A Ca Cb Ra Rb A U", &[]), [1, 6, 7], "F16: a group is whole");
         assert_eq!(cut("A Ca Ra A U", &[]), [3, 4], "F25: never inside a pair");

@@ -37,14 +37,16 @@ use crate::message::{
 };
 use crate::model::ModelEvent;
 use crate::store::{
-    DedupLife, Generation, ImagesOut, Loaded, Meta, ParkedInput, PendingCall, Promise, Prune, Span,
-    SubscriptionChange, behind,
+    DedupLife, Generation, ImagesOut, Loaded, Meta, ParkedInput, PendingCall, Promise, Prune, ResultsOut,
+    Span, SubscriptionChange, behind,
 };
 
 pub use calls::Layer;
 pub use compacted::standing_instructions;
+pub(crate) use compacted::{Front, in_front};
 pub use input::{Accepted, Arrival, DISPATCH_FAILED, SETTLED_BY_HAND, TIMED_OUT, next_firing};
 pub use leave_out::LeftOutInput;
+pub(crate) use leave_out::shown_item;
 pub use plan::SyncPlan;
 pub use turn::{TurnBuffer, TurnPart};
 
@@ -138,9 +140,12 @@ pub struct History {
     covered: usize,
     /// Of the committed ones in hand, those in front that this slice leaves out of its requests, summary or not.
     omitted: usize,
+    /// Requests begin with the checkpoint of the summary.
+    sends_checkpoint: bool,
     /// Calls that were looked up because the items in hand do not hold them.
     known_calls: BTreeMap<CallId, ToolCallItem>,
     images_out: ImagesOut,
+    results_out: ResultsOut,
     /// Digests of images that the provider may have refused: out of the requests of this slice.
     images_aside: BTreeSet<String>,
     committed: Vec<Item>,
@@ -176,11 +181,13 @@ impl History {
             unread,
             covered,
             omitted: 0,
+            sends_checkpoint: false,
             known_calls: BTreeMap::new(),
             epoch: meta.as_ref().map_or(Epoch(0), |meta| meta.epoch),
             base: meta.as_ref().map(|meta| meta.base.clone()).unwrap_or_default(),
             prune: meta.as_ref().map(|meta| meta.prune).unwrap_or_default(),
             images_out: meta.as_ref().map(|meta| meta.images_out.clone()).unwrap_or_default(),
+            results_out: meta.as_ref().map(|meta| meta.results_out.clone()).unwrap_or_default(),
             images_aside: BTreeSet::new(),
             has_parent: meta.as_ref().is_some_and(|meta| meta.parent.is_some()),
             head: meta.as_ref().map_or(Seq::FIRST, |meta| meta.head),
@@ -204,6 +211,7 @@ impl History {
             ended: Vec::new(),
             moved: false,
         };
+        history.leave_out_stored();
         history.open.sort_by_key(|open| open.pending.seq);
         let unreadable: Vec<ParkedInput> =
             loaded.parked.into_iter().filter_map(|parked| history.readopt(parked)).collect();

@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::compacted::Front;
 use super::request::{
     AssistantMessage, ModelRequest, RequestCall, RequestMessage, RequestReasoning, RequestResult,
     ToolDefinition,
@@ -63,7 +64,19 @@ impl History {
     /// The request for the next response.
     pub fn render_history(&self, options: &RenderOptions) -> Result<Rendered, RenderError> {
         let open = self.open_calls().map(|pending| &pending.call).collect();
-        let shown = self.shown();
+        if let Some(checkpoint) = self.checkpoint_sent() {
+            let shown = self.shown(Front::Checkpoint);
+            match render(shown.iter().map(AsRef::as_ref), &open, options) {
+                Ok(mut rendered) => {
+                    rendered.request.checkpoint = checkpoint.to_vec();
+                    return Ok(rendered);
+                }
+                // Behind it there is nothing to answer; the summary is something.
+                Err(RenderError::Empty) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        let shown = self.shown(Front::Summary);
         render(shown.iter().map(AsRef::as_ref), &open, options)
     }
 }
@@ -418,6 +431,7 @@ impl<'a> Builder<'a> {
             messages: self.messages,
             tools: self.options.tools.clone(),
             max_output_tokens: self.options.max_output_tokens,
+            checkpoint: Vec::new(),
         };
         check(&request).map_err(RenderError::Invalid)?;
         debug_assert!(items.len() >= self.unknown_rows);

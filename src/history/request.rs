@@ -15,6 +15,9 @@ pub struct ModelRequest {
     pub tools: Vec<ToolDefinition>,
     /// A bound on the response.
     pub max_output_tokens: Option<u32>,
+    /// What the provider itself has made of everything before the messages, as it gave it: goes first. Only ever of the
+    /// route that the request takes.
+    pub checkpoint: Vec<RawJson>,
 }
 
 /// What an adapter puts around one part, call or result, at most.
@@ -73,7 +76,8 @@ impl ModelRequest {
         });
         let system = self.system.as_ref().map_or(0, |text| json_bytes(text));
         let messages: usize = self.messages.iter().map(message).sum();
-        system + messages + tools.sum::<usize>() + 2 * PART_ENVELOPE
+        let checkpoint: usize = self.checkpoint.iter().map(|item| item.get().len() + PART_ENVELOPE).sum();
+        system + messages + checkpoint + tools.sum::<usize>() + 2 * PART_ENVELOPE
     }
 }
 

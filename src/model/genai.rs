@@ -11,11 +11,14 @@
 //! | `request` | messages for Anthropic, Gemini and Bedrock, and what all dialects share |
 //! | `frames` | reads calls, signatures and the stop reason from the provider's own frames |
 //! | `schema` | schemas of tools as every provider takes them |
+//! | `checkpoint` | what a provider makes of a conversation itself, and how it goes back |
 //! | `classify` | errors by status, header and typed code |
+//! | `overflow` | what an error's text says of the window |
 //!
 //! Nothing is retried and nothing is logged here. genai itself logs at `warn` and `error`, in places with the
 //! body of a provider's error: the process should filter the target `genai` out.
 
+mod checkpoint;
 mod classify;
 pub mod dialect;
 mod frames;
@@ -24,6 +27,7 @@ mod frames;
 pub mod fuzzing;
 mod names;
 mod openai;
+mod overflow;
 mod request;
 mod schema;
 
@@ -41,7 +45,10 @@ use self::classify::Classifier;
 use self::dialect::{Dialect, Provider};
 use self::frames::Frames;
 use self::names::ToolNames;
-use super::{ErrorClass, ModelError, ModelEvent, ModelInfo, ModelProvider, ModelStream, StopReason, Usage};
+use super::{
+    Checkpoint, ErrorClass, Mechanism, ModelError, ModelEvent, ModelInfo, ModelProvider, ModelStream,
+    NativeRoute, NoCheckpoint, StopReason, Usage,
+};
 use crate::config::ModelConfig;
 use crate::history::request::ModelRequest;
 
@@ -59,6 +66,8 @@ pub struct GenaiModel {
     client: Client,
     target: ModelIden,
     provider: Provider,
+    /// Names the route, where the provider can compact on it.
+    route: Option<String>,
     info: ModelInfo,
     name: String,
     classifier: Classifier,
@@ -101,6 +110,7 @@ impl GenaiModel {
             },
             name: config.name.clone(),
             classifier: Classifier::new(config),
+            route: checkpoint::route(&provider, config),
             provider,
             start_timeout: REQUEST_START_TIMEOUT,
             silence_timeout: STREAM_SILENCE_TIMEOUT,
@@ -124,6 +134,9 @@ impl GenaiModel {
             .with_stream_read_timeout(self.silence_timeout)
             .with_raw_frame_sink_arc(frames.clone());
         options.max_tokens = request.max_output_tokens;
+        if !request.checkpoint.is_empty() && self.provider.dialect == Dialect::Anthropic {
+            options.extra_headers = Some(checkpoint::beta_header());
+        }
         if self.provider.wants_readable_reasoning(&self.name) {
             options = options.with_capture_reasoning_content(true);
         }
@@ -185,6 +198,15 @@ impl ModelProvider for GenaiModel {
             Some(Err(error)) => Err(error),
             None => Err(self.classifier.cut()),
         }
+    }
+
+    fn native(&self) -> Option<NativeRoute> {
+        let route = self.route.clone()?;
+        Some(NativeRoute { mechanism: Mechanism::AnthropicOnDemand, route })
+    }
+
+    async fn checkpoint(&self, request: ModelRequest) -> Result<Checkpoint, NoCheckpoint> {
+        self.make_checkpoint(request).await
     }
 }
 

@@ -5,6 +5,7 @@
 //! [`genai`] speaks to real providers over HTTP.
 
 pub mod genai;
+mod native;
 pub mod scripted;
 
 use std::sync::Arc;
@@ -17,6 +18,8 @@ use serde::{Deserialize, Serialize};
 use crate::config::ModelConfig;
 use crate::history::request::ModelRequest;
 use crate::message::RawJson;
+
+pub use native::{Checkpoint, Mechanism, NativeRoute, NoCheckpoint};
 
 /// What a model can do, as far as dormouse's decisions need it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -127,6 +130,8 @@ pub enum ErrorClass {
     Overflow,
     /// The provider refuses this content; trying again will not help.
     Refused,
+    /// The provider does not take the checkpoint back that it has made: without it the request may pass.
+    Checkpoint,
     /// Configuration: a wrong key, a wrong model name. Somebody has to act.
     Fatal,
 }
@@ -139,12 +144,14 @@ pub struct ModelError {
     pub class: ErrorClass,
     /// What happened, for people.
     pub message: String,
+    /// Of an overflow: the tokens of the window, where the provider says how many.
+    pub limit: Option<u64>,
 }
 
 impl ModelError {
     /// An error of a class.
     pub fn new(class: ErrorClass, message: impl Into<String>) -> Self {
-        Self { class, message: message.into() }
+        Self { class, message: message.into(), limit: None }
     }
 }
 
@@ -162,6 +169,20 @@ pub trait ModelProvider: Send + Sync {
 
     /// Starts one response. No retries: every failure is returned, classified.
     async fn stream(&self, request: ModelRequest) -> Result<ModelStream, ModelError>;
+
+    /// How it compacts a conversation itself; none: not at all, or not on this route.
+    fn native(&self) -> Option<NativeRoute> {
+        None
+    }
+
+    /// Has the provider make a checkpoint of everything in `request`. No retries.
+    ///
+    /// # Errors
+    /// [`NoCheckpoint`], always where [`native`](Self::native) is none.
+    async fn checkpoint(&self, request: ModelRequest) -> Result<Checkpoint, NoCheckpoint> {
+        let _ = request;
+        Err(ModelError::new(ErrorClass::Fatal, "this provider makes no checkpoints").into())
+    }
 }
 
 /// The provider that `config.provider` names: `scripted` plays `config.script` (or the prompts), every other

@@ -401,7 +401,7 @@ async fn show_committed(manager: &HistoryManager, known: usize, live: &mut Optio
 /// Shortens old results where a turn begins and the window is half full. The request holds them so from here on; the
 /// next commit, whichever it is, makes that durable.
 fn prune(session: &Session, manager: &mut HistoryManager) {
-    let window = session.profile.model.info().context_window.filter(|_| session.profile.prune);
+    let window = compact::window_of(&session.profile, manager.meta()).filter(|_| session.profile.prune);
     let fixed = compact::fixed_tokens(&session.profile, &session.tools.registry);
     if let Some(window) = window
         && manager.prune(window, fixed)

@@ -15,8 +15,8 @@ use crate::compaction::plan::{Scope, Weight, tail_start};
 use crate::compaction::policy::{self, Budgets};
 use crate::history::Arrival;
 use crate::message::{Compact, CompactionReport, Epoch, Item, ThreadId, tokens};
-use crate::model::ModelProvider;
-use crate::store::{CompactionCommit, CompactionRun, CompactionState, DedupLife, Promise};
+use crate::model::{ModelProvider, NativeRoute};
+use crate::store::{CompactionCommit, CompactionRun, CompactionState, DedupLife, Meta, Promise};
 use crate::thread::HistoryManager;
 use crate::tools::Registry;
 
@@ -30,12 +30,14 @@ pub struct Summaries {
     pub model: Arc<dyn ModelProvider>,
     /// Of the window, what a history fills before it is compacted in the background, in percent.
     pub threshold_percent: u8,
+    /// Whether the agent's own model may do it in its provider's way, where it can.
+    pub native: bool,
 }
 
 impl Summaries {
     /// By that model, at the usual threshold.
     pub fn by(model: Arc<dyn ModelProvider>) -> Self {
-        Self { model, threshold_percent: policy::DEFAULT_THRESHOLD_PERCENT }
+        Self { model, threshold_percent: policy::DEFAULT_THRESHOLD_PERCENT, native: false }
     }
 }
 
@@ -53,11 +55,25 @@ impl AgentProfile {
             .collect()
     }
 
+    /// The provider's own way to compact, if the agent is to use it: by its own model only, which reads the result.
+    pub(super) fn native(&self) -> Option<NativeRoute> {
+        let summaries = self.compaction.as_ref().filter(|summaries| summaries.native)?;
+        let own = summaries.model.native();
+        own.filter(|own| self.model.native().as_ref() == Some(own))
+    }
+
     /// What attempts depend on: with another one they begin anew.
     fn summary_profile(&self, window: u64) -> String {
         let by = self.compaction.as_ref().map_or("", |summaries| summaries.model.model());
         format!("{}/{window}/{by}", self.model.model())
     }
+}
+
+/// The window that requests are made for: the configured one, or what the provider has named since, if that is smaller.
+pub(super) fn window_of(profile: &AgentProfile, meta: &Meta) -> Option<u64> {
+    let named = meta.window.as_ref().filter(|named| named.model == profile.model.model());
+    let known = profile.model.info().context_window;
+    known.into_iter().chain(named.map(|named| named.tokens)).min()
 }
 
 /// Tokens of what every request of a session holds: the system prompt and the tools.
@@ -106,6 +122,7 @@ fn may_try(run: &CompactionRun, profile: &str, now_ms: i64) -> bool {
 fn run_after(run: &CompactionRun, profile: &str, failure: Option<&str>, now_ms: i64) -> CompactionRun {
     let before = if run.profile == profile { run.attempts } else { 0 };
     let Some(failure) = failure else {
+        // A new summary has a checkpoint of its own.
         return CompactionRun { profile: profile.to_owned(), ..CompactionRun::default() };
     };
     let attempts = before.saturating_add(1);
@@ -115,6 +132,7 @@ fn run_after(run: &CompactionRun, profile: &str, failure: Option<&str>, now_ms: 
         next_try_at_ms: now_ms.saturating_add(wait),
         failure: Some(failure.to_owned()),
         profile: profile.to_owned(),
+        dead: run.dead.clone(),
     }
 }
 
@@ -134,7 +152,7 @@ pub(super) fn ask_background(runtime: &Runtime, session: &Session, manager: &mut
         manager.promise(Promise::Compact { request });
         return;
     }
-    let known = session.profile.model.info().context_window;
+    let known = window_of(&session.profile, manager.meta());
     let Some(window) = known.filter(|_| session.profile.compaction.is_some()) else { return };
     let fixed = fixed_tokens(&session.profile, &session.tools.registry);
     let budgets = budgets(&session.profile, window, fixed);
@@ -193,7 +211,7 @@ pub(super) fn start(
     let usable = match runtime.agents.profile(&manager.meta().agent) {
         Err(e) => Err(format!("The agent cannot run: {e}")),
         Ok(profile) if profile.compaction.is_none() => Err("Compaction is switched off for this agent.".to_owned()),
-        Ok(profile) if profile.model.info().context_window.is_none() => Err(
+        Ok(profile) if window_of(&profile, manager.meta()).is_none() => Err(
             "The conversation cannot be summarised: the window of its model is not known. Set context_window.".to_owned(),
         ),
         Ok(_) => Ok(()),

@@ -101,6 +101,8 @@ pub fn run_completion<'a>(
                 yield CompletionEvent::Action(CompletionAction::Done);
                 return;
             }
+            let native = session.profile.native();
+            manager.take_route(native.as_ref().map(|native| native.route.as_str()));
             let most_images = session.profile.model.info().max_images;
             let rendered = match manager.render_with_room(&options(session), most_images) {
                 Ok(rendered) => rendered,
@@ -200,9 +202,17 @@ pub fn run_completion<'a>(
                         yield CompletionEvent::Show(DisplayEvent::Discarded { why: e.message.clone() });
                     }
                     manager.history_mut().discard_turn();
+                    if e.class == ErrorClass::Checkpoint
+                        && spent.retries < runtime.limits.retries
+                        && manager.bury_checkpoint().await?
+                    {
+                        spent.retries += 1;
+                        continue;
+                    }
                     if e.class == ErrorClass::Overflow
                         && spent.retries < runtime.limits.retries
-                        && compact::after_overflow(runtime, session, manager, &mut spent, deadline).await?
+                        && compact::after_overflow(runtime, session, manager, &mut spent, e.limit, deadline)
+                            .await?
                     {
                         spent.retries += 1;
                         continue;

@@ -77,6 +77,7 @@ pub(super) fn class_name(class: ErrorClass) -> &'static str {
         ErrorClass::Transient => "transient",
         ErrorClass::Overflow => "overflow",
         ErrorClass::Refused => "refused",
+        ErrorClass::Checkpoint => "checkpoint",
         ErrorClass::Fatal => "fatal",
     }
 }
@@ -120,7 +121,8 @@ pub(super) fn failed(
         ErrorClass::Refused if !out_of_retries && sets_images_aside(spent, manager) => {
             Ok(AfterFailure::Again)
         }
-        ErrorClass::Refused => {
+        // Of a checkpoint that was not sent it is a refusal like any other.
+        ErrorClass::Refused | ErrorClass::Checkpoint => {
             // Without images it was refused as well: it was not for them.
             manager.history_mut().take_images_back();
             spent.images = Images::Tried;

@@ -237,11 +237,11 @@ impl Agents for ConfiguredAgents {
             .threshold_percent
             .unwrap_or(crate::compaction::policy::DEFAULT_THRESHOLD_PERCENT);
         Ok(AgentProfile {
-            compaction: settings
-                .compaction
-                .enabled
-                .unwrap_or(true)
-                .then_some(Summaries { model: summaries, threshold_percent }),
+            compaction: settings.compaction.enabled.unwrap_or(true).then_some(Summaries {
+                model: summaries,
+                threshold_percent,
+                native: settings.compaction.native.unwrap_or(false),
+            }),
             model,
             system_prompt: system_prompt(&settings),
             max_output_tokens: settings.max_output_tokens,

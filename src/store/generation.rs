@@ -5,7 +5,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Meta, Span};
-use crate::message::{Epoch, Seq, ThreadId};
+use crate::message::{Epoch, RawJson, Seq, ThreadId};
+use crate::model::{Mechanism, Usage};
 
 /// A place in a log. Everything before a log's first item is fixed by the log, so a place names a whole prefix.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -69,6 +70,46 @@ pub struct Generation {
     pub source_tokens: u64,
     /// Milliseconds since the epoch.
     pub created_at_ms: i64,
+    /// What a provider has made of the same items. A version that does not know it reads the summary.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub native: Option<Native>,
+}
+
+/// A provider's own checkpoint of what a generation stands for. It goes back on the route that it came by and no other;
+/// everywhere else the summary is shown.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Native {
+    /// How it was made.
+    pub mechanism: Mechanism,
+    /// The identity of the route.
+    pub route: String,
+    /// What it cost.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usage: Option<Usage>,
+    /// Of the summary's text and the items: with others (redaction) it is none any more.
+    pub digest: String,
+    /// As the provider gave them.
+    #[serde(skip)]
+    pub items: Vec<RawJson>,
+}
+
+impl Native {
+    /// A checkpoint of items that `text` tells of as well.
+    pub fn new(
+        mechanism: Mechanism,
+        route: String,
+        usage: Option<Usage>,
+        text: &str,
+        items: Vec<RawJson>,
+    ) -> Self {
+        let digest = Self::digest_of(text, &items);
+        Self { mechanism, route, usage, digest, items }
+    }
+
+    fn digest_of(text: &str, items: &[RawJson]) -> String {
+        let items: Vec<&str> = items.iter().map(RawJson::get).collect();
+        super::body_digest(&format!("{text}\n{}", items.join("\n")))
+    }
 }
 
 /// What a generation says, as one text: what redaction looks through.
@@ -79,20 +120,27 @@ struct Said {
     system: Vec<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     instructions: Vec<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    native: Vec<RawJson>,
 }
 
 impl Generation {
     /// Everything that it says, as it is stored.
     pub fn said(&self) -> String {
         let (text, system) = (self.text.clone(), self.system.clone());
-        let said = Said { text, system, instructions: self.instructions.clone() };
+        let native = self.native.as_ref().map(|native| native.items.clone()).unwrap_or_default();
+        let said = Said { text, system, instructions: self.instructions.clone(), native };
         serde_json::to_string(&said).expect("bug: strings serialise")
     }
 
     /// The same with what it says; none if that is nothing (redaction has taken it): then the items count.
     pub fn saying(self, said: &str) -> Option<Self> {
-        let Said { text, system, instructions } = serde_json::from_str(said).ok()?;
-        (!crate::message::is_blank(&text)).then_some(Self { text, system, instructions, ..self })
+        let Said { text, system, instructions, native: items } = serde_json::from_str(said).ok()?;
+        let native = self
+            .native
+            .filter(|native| !items.is_empty() && native.digest == Native::digest_of(&text, &items))
+            .map(|native| Native { items, ..native });
+        (!crate::message::is_blank(&text)).then_some(Self { text, system, instructions, native, ..self })
     }
 }
 
@@ -111,6 +159,9 @@ pub struct CompactionRun {
     /// The models and windows that they were made with: with others the count begins anew.
     #[serde(default)]
     pub profile: String,
+    /// The generation whose checkpoint its provider has refused: it is not sent again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dead: Option<GenerationId>,
 }
 
 /// What META knows of compaction; slices do not write it, but for a rewind.

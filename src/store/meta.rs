@@ -66,6 +66,10 @@ pub struct Meta {
     pub asked: Asked,
     /// Which images requests do not hold.
     pub images_out: ImagesOut,
+    /// Which results requests do not hold, for want of room.
+    pub results_out: ResultsOut,
+    /// The window that a provider has named when a request was too large for it.
+    pub window: Option<NamedWindow>,
     /// Usage of the last response.
     pub usage: Option<Usage>,
     /// The client's run that is under way.
@@ -116,6 +120,8 @@ impl Meta {
             shown: None,
             asked: Asked::default(),
             images_out: ImagesOut::default(),
+            results_out: ResultsOut::default(),
+            window: None,
             usage: None,
             run: None,
             metadata: None,
@@ -225,6 +231,24 @@ pub struct Span {
     pub to: Seq,
 }
 
+/// The overlay of results that a request had no room for when they were committed already.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ResultsOut {
+    /// Of which log.
+    pub epoch: Epoch,
+    /// The items, oldest first; at most a bounded number.
+    pub seqs: Vec<Seq>,
+}
+
+/// A model's window as its provider has named it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NamedWindow {
+    /// Whose: of another model nothing is known.
+    pub model: String,
+    /// Tokens.
+    pub tokens: u64,
+}
+
 /// What a thread has asked of compaction.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Asked {
@@ -234,6 +258,9 @@ pub struct Asked {
     /// Asked for while a call was open: to be asked for again once none is (C19).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub due: Option<Compact>,
+    /// The last request began with a provider's checkpoint.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub checkpoint: bool,
 }
 
 /// The overlay of pruning. All boundaries are turn indexes and only move forward, but for a rewind.

@@ -26,10 +26,13 @@ pub use commit::{
     NewThread, SubscriptionChange,
 };
 pub use generation::{
-    Compacted, CompactionCommit, CompactionRun, CompactionState, Generation, GenerationId, Pointer, Position,
-    behind, position,
+    Compacted, CompactionCommit, CompactionRun, CompactionState, Generation, GenerationId, Native, Pointer,
+    Position, behind, position,
 };
-pub use meta::{Asked, Hold, ImagesOut, Meta, OutboxEntry, PendingCall, Promise, Prune, Span, ThreadKind};
+pub use meta::{
+    Asked, Hold, ImagesOut, Meta, NamedWindow, OutboxEntry, PendingCall, Promise, Prune, ResultsOut, Span,
+    ThreadKind,
+};
 pub use runs::{Cursor, EVENTS_LIFE_MS, RUN_LIFE_MS, RunChange, RunEvents, RunRow, RunState, RunStore};
 
 /// Item text above this is kept in body rows, and the item row refers to it.

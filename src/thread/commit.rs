@@ -92,6 +92,7 @@ impl HistoryManager {
             meta.compaction = CompactionState { newest, ..CompactionState::default() };
         }
         meta.images_out.clone_from(self.history.images_out());
+        meta.results_out.clone_from(self.history.results_out());
         meta.epoch = plan.epoch;
         meta.base.clone_from(&plan.base);
         meta.head = plan.head;

@@ -5,8 +5,9 @@ use super::HistoryManager;
 use crate::history::Arrival;
 use crate::message::{CallId, Compact, Item, ItemBody, Seq, ThreadId};
 use crate::store::{
-    Asked, CompactionRun, CompactionState, ConversationStore, Generation, GenerationId, Meta, NewThread,
-    Pointer, Position, Promise, Span, StoreError, ThreadKind, behind,
+    Asked, Compacted, CompactionCommit, CompactionRun, CompactionState, ConversationStore, Generation,
+    GenerationId, Meta, NamedWindow, NewThread, Pointer, Position, Promise, Span, StoreError, ThreadKind,
+    behind,
 };
 use crate::thread::MAX_SPAWNS;
 
@@ -78,6 +79,52 @@ impl HistoryManager {
         self.history.take_generation(generation, opener);
         self.adopt_view();
         Ok(())
+    }
+
+    /// The provider has said how large a model's window is, with the next commit.
+    pub fn take_window(&mut self, model: &str, tokens: u64) {
+        self.meta.window = Some(NamedWindow { model: model.to_owned(), tokens });
+    }
+
+    /// Says by which route the next request goes: the checkpoint of the summary is sent on its own route alone, and not where
+    /// its provider has refused it. What was thought behind the one does not go behind the other (C33).
+    pub fn take_route(&mut self, route: Option<&str>) {
+        let generation = self.history.generation();
+        let native = generation.and_then(|generation| Some((&generation.at.id, generation.native.as_ref()?)));
+        let sends = native.is_some_and(|(id, native)| {
+            Some(native.route.as_str()) == route && self.meta.compaction.run.dead.as_ref() != Some(id)
+        });
+        self.history.send_checkpoint(sends);
+        if self.meta.asked.checkpoint != sends {
+            self.change_asked(|asked| asked.checkpoint = sends);
+            self.meta.usage = None;
+            self.history.view_changed();
+        }
+    }
+
+    /// The provider does not take the checkpoint back that requests began with: from here on the summary is shown, in this
+    /// slice and in every later one. False if none was sent.
+    pub async fn bury_checkpoint(&mut self) -> Result<bool, StoreError> {
+        if self.history.checkpoint_sent().is_none() {
+            return Ok(false);
+        }
+        let Some(id) = self.history.pointer().map(|pointer| pointer.id.clone()) else { return Ok(false) };
+        let run = CompactionRun { dead: Some(id), ..self.meta.compaction.run.clone() };
+        let change = CompactionCommit {
+            thread: self.history.thread().clone(),
+            epoch: self.history.epoch(),
+            last: self.meta.compaction.last,
+            generation: None,
+            run: run.clone(),
+        };
+        let written = self.conversations.compact(change).await?;
+        tracing::warn!(thread = %self.history.thread(), ?written, "a checkpoint was refused: the summary is shown");
+        if written == Compacted::Lost {
+            // Somebody has compacted the thread since, or has changed it: whatever is there now counts.
+            self.refresh_generation().await?;
+        }
+        self.meta.compaction.run.dead = run.dead;
+        Ok(true)
     }
 
     /// What META says of compaction after it was written beside this slice.

@@ -246,3 +246,65 @@ async fn i7_c27_a_compaction_that_is_given_up_on_ends_counts_as_failed_and_its_t
     bed.compact().await;
     assert!(bed.summaries() > 0, "the next one is done");
 }
+
+#[tokio::test]
+async fn ladder_a_result_that_a_users_text_has_brought_in_gives_way_when_it_is_committed_already() {
+    struct Bare(std::sync::Arc<dyn Agents>);
+    impl Agents for Bare {
+        fn default_agent(&self) -> &str {
+            self.0.default_agent()
+        }
+        fn knows(&self, agent: &str) -> bool {
+            self.0.knows(agent)
+        }
+        fn profile(&self, agent: &str) -> Result<AgentProfile, dormouse::model::ModelError> {
+            Ok(AgentProfile { compaction: None, prune: false, ..self.0.profile(agent)? })
+        }
+    }
+    let mut bed = Bed::answering(
+        WINDOW,
+        |_, _| panic!("no summary"),
+        |request| match size(request) {
+            size if size > 3_000 => {
+                vec![ScriptedEvent::error(ScriptedErrorClass::Overflow, "prompt is too long")]
+            }
+            _ => dormouse::model::scripted::prompts::respond(request),
+        },
+    );
+    // Nothing else can give way.
+    bed.world.runtime.agents = std::sync::Arc::new(Bare(bed.world.runtime.agents.clone()));
+    bed.world.done(&bed.world.user(r#"both echo {"n":1} other {"n":2}"#)).await;
+    let calls = bed.world.pending().await;
+    // It is parked; the text brings it in, and that is committed before the model is asked.
+    bed.world.done(&bed.world.result(&calls[0], &"large ".repeat(3_000))).await;
+    assert_eq!(bed.say("say on").await, "on");
+    assert_eq!(
+        bed.world.model.calls(),
+        3,
+        "the call, the request that was too large, and the one that was not"
+    );
+    let items = bed.world.items().await;
+    let large = items.iter().find(|item| item.raw.contains("large large")).expect("I8: it is as it was");
+    assert_eq!(large.facts.left_out, None, "I8: and so is its row");
+    let meta = bed.meta().await;
+    assert_eq!((meta.results_out.epoch, &meta.results_out.seqs), (meta.epoch, &vec![large.seq]));
+    // Every later request is without it, too, and the provider is not asked in vain.
+    let before = bed.world.model.calls();
+    assert_eq!(bed.say("say more").await, "more");
+    assert_eq!(bed.world.model.calls(), before + 1);
+    assert!(!texts(&bed.request()).concat().contains("large large"));
+}
+
+#[tokio::test]
+async fn c12_47_what_was_summarised_before_a_failure_stays_and_the_failure_makes_no_loop() {
+    let bed = Bed::with(WINDOW, |n, _| match n {
+        1 => crate::bed::summary(1),
+        _ => vec![ScriptedEvent::error(ScriptedErrorClass::Refused, "no")],
+    });
+    bed.turns(0..40).await;
+    let compaction = bed.meta().await.compaction;
+    assert_eq!((compaction.last, compaction.run.attempts), (1, 1));
+    assert_eq!(bed.summaries(), 2, "one that worked, one that failed, and no third within the back-off");
+    let shown = texts(&bed.request());
+    assert!(shown[1].contains("summary number 1") && shown.last().unwrap().starts_with("turn 39"));
+}

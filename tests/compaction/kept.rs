@@ -216,6 +216,7 @@ async fn i4_a_reply_that_is_sent_after_its_items_were_summarised_is_sent_whole()
         partial: false,
         source_tokens: 9,
         created_at_ms: 0,
+        native: None,
     };
     let change = dormouse::store::CompactionCommit {
         thread: THREAD.into(),

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use dormouse::message::{CallId, DedupId, Epoch, ItemBody, MessageId, RawJson, Seq, ThreadId};
 use dormouse::model::Usage;
 use dormouse::store::{
-    ChoiceRow, Commit, Committed, DedupLife, ImagesOut, Meta, NewThread, OutboxEntry, PendingCall, Promise,
-    Prune, Span, StoreError, SubscriptionChange, ThreadKind,
+    ChoiceRow, Commit, Committed, DedupLife, ImagesOut, Meta, NamedWindow, NewThread, OutboxEntry,
+    PendingCall, Promise, Prune, ResultsOut, Span, StoreError, SubscriptionChange, ThreadKind,
 };
 
 use crate::bed::{Bed, append, create, days, item, now_ms, parked, raws, said};
@@ -53,6 +53,8 @@ fn rich(commit: &mut Commit) {
     meta.self_caused = 5;
     meta.prune = Prune { soft_before: 4, hard_before: 1, since_turn: 6 };
     meta.images_out = ImagesOut { before: 12, nth: 1, refused: vec!["abc".into()] };
+    meta.results_out = ResultsOut { epoch: Epoch(0), seqs: vec![Seq(2)] };
+    meta.window = Some(NamedWindow { model: "m".into(), tokens: 128_000 });
     meta.usage = Some(Usage { input: 10, output: 2, cached: 7 });
 }
 

@@ -2,9 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use dormouse::message::{Epoch, Seq, ThreadId};
+use dormouse::message::{Epoch, RawJson, Seq, ThreadId};
+use dormouse::model::{Mechanism, Usage};
 use dormouse::store::{
-    Compacted, CompactionCommit, CompactionRun, Generation, GenerationId, Meta, Pointer, Position, Span,
+    Compacted, CompactionCommit, CompactionRun, Generation, GenerationId, Meta, Native, Pointer, Position,
+    Span,
 };
 
 use crate::bed::{Bed, append, raws, said};
@@ -28,7 +30,16 @@ pub fn generation(meta: &Meta, number: u32, through: u64, text: &str) -> Generat
         partial: false,
         source_tokens: 7,
         created_at_ms: 1,
+        native: (number == 1).then(|| checkpoint(text)),
     }
+}
+
+/// A provider's checkpoint, with spellings that must stay as they are.
+fn checkpoint(text: &str) -> Native {
+    let block =
+        RawJson::parse(r#"{"type":"compaction", "n":1.0,"content":"a\u0062","signature":"s=="}"#).unwrap();
+    let usage = Some(Usage { input: 3, output: 2, cached: 1 });
+    Native::new(Mechanism::AnthropicOnDemand, "r".into(), usage, text, vec![block])
 }
 
 pub fn chunk(meta: &Meta, last: u32, generation: Generation) -> CompactionCommit {
@@ -143,6 +154,7 @@ pub async fn c27_attempts_are_stored_and_leave_the_summary_as_it_is(bed: &Bed) {
         next_try_at_ms: 77,
         failure: Some("timeout".into()),
         profile: "p".into(),
+        dead: (attempts == 2).then(|| generation(&meta, 1, 2, "s").at.id),
     };
     let failed = |last, attempts| CompactionCommit {
         thread: meta.thread.clone(),

@@ -48,15 +48,28 @@ pub struct Server {
     state: Arc<Mutex<Script>>,
 }
 
+type Respond = Arc<dyn Fn(&Received) -> Reply + Send + Sync>;
+
 #[derive(Default)]
 struct Script {
     replies: VecDeque<Reply>,
+    /// What decides once there are no more of them.
+    respond: Option<Respond>,
     received: Vec<Received>,
 }
 
 impl Server {
     pub async fn start(replies: Vec<Reply>) -> Self {
-        let state = Arc::new(Mutex::new(Script { replies: replies.into(), received: Vec::new() }));
+        Self::serve(Script { replies: replies.into(), ..Script::default() }).await
+    }
+
+    /// One whose answers depend on the request.
+    pub async fn answering(respond: impl Fn(&Received) -> Reply + Send + Sync + 'static) -> Self {
+        Self::serve(Script { respond: Some(Arc::new(respond)), ..Script::default() }).await
+    }
+
+    async fn serve(script: Script) -> Self {
+        let state = Arc::new(Mutex::new(script));
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/v1", listener.local_addr().unwrap());
         let router = Router::new().fallback(answer).with_state(state.clone());
@@ -81,13 +94,17 @@ async fn answer(State(state): State<Arc<Mutex<Script>>>, request: Request) -> Re
     let authorization = ["authorization", "x-api-key", "x-goog-api-key"].into_iter().find_map(header);
     let reply = {
         let mut script = state.lock().unwrap();
-        script.received.push(Received {
+        let received = Received {
             path: head.uri.to_string(),
             authorization: authorization.unwrap_or_default(),
             body: serde_json::from_slice(&body).unwrap(),
             text: String::from_utf8(body.to_vec()).unwrap(),
-        });
-        script.replies.pop_front().expect("more requests than replies")
+        };
+        script.received.push(received.clone());
+        let reply = script.replies.pop_front();
+        reply
+            .or_else(|| script.respond.as_ref().map(|respond| respond(&received)))
+            .expect("more requests than replies")
     };
     let pieces = |pieces: Vec<Vec<u8>>| {
         // A pause makes each piece a chunk of its own.

@@ -1,6 +1,6 @@
 //! Failures of a provider as the slice acts on them: by status, by header, by typed code.
 //!
-//! Only [`is_overflow_text`] looks at an error's text, because several providers give "the request is too
+//! Only [`overflow`](super::overflow) looks at an error's text, because several providers give "the request is too
 //! large" no code of its own. Messages carry the status and the provider's codes, never its text, which may
 //! repeat the request, and never an address with its query.
 
@@ -13,6 +13,7 @@ use jiff::fmt::rfc2822;
 use serde_json::Value;
 
 use super::dialect::api_key_env;
+use super::overflow::{is_overflow_text, named_limit};
 use crate::config::ModelConfig;
 use crate::model::{ErrorClass, ModelError};
 
@@ -38,6 +39,10 @@ struct Report {
     /// Types and codes, most specific first.
     codes: Vec<String>,
     overflow_text: bool,
+    /// The window, if it says how large that is.
+    limit: Option<u64>,
+    /// It speaks of a compaction block.
+    names_checkpoint: bool,
     retry_after: Option<Duration>,
 }
 
@@ -182,9 +187,13 @@ impl Classifier {
             }
             (ErrorClass::Fatal, _) => format!(": check the key in {} and what it may use", self.key),
             (ErrorClass::Overflow, _) => ": the request does not fit the model's window".to_owned(),
+            (ErrorClass::Checkpoint, _) => {
+                ": it does not take its own checkpoint of the conversation".to_owned()
+            }
             (ErrorClass::Throttled { .. } | ErrorClass::Transient | ErrorClass::Refused, _) => String::new(),
         };
-        self.error(class, &format!("{what}{advice}"))
+        let limit = report.limit.filter(|_| class == ErrorClass::Overflow);
+        ModelError { limit, ..self.error(class, &format!("{what}{advice}")) }
     }
 
     fn error(&self, class: ErrorClass, what: &str) -> ModelError {
@@ -215,7 +224,7 @@ const FATAL_CODES: [&str; 9] = [
     "API_KEY_EXPIRED",
 ];
 /// Codes that mean too many requests.
-const THROTTLE_CODES: [&str; 8] = [
+const THROTTLE_CODES: [&str; 9] = [
     "rate_limit_error",
     "rate_limit_exceeded",
     "overloaded_error",
@@ -224,6 +233,14 @@ const THROTTLE_CODES: [&str; 8] = [
     "RESOURCE_EXHAUSTED",
     "ThrottlingException",
     "ServiceUnavailableException",
+    "compaction_unavailable",
+];
+/// Codes that mean the provider's own checkpoint of a conversation. `compaction_unavailable`, which passes, is none of them.
+const CHECKPOINT_CODES: [&str; 4] = [
+    "compaction_signature_invalid",
+    "compaction_content_mismatch",
+    "compaction_block_misplaced",
+    "invalid_encrypted_content",
 ];
 /// Codes of an error in mid stream, where no status tells the same.
 const REFUSED_CODES: [&str; 6] = [
@@ -239,7 +256,9 @@ impl Report {
     fn of_text(body: &str) -> Self {
         match serde_json::from_str(body) {
             Ok(body) => Self::of_body(&body),
-            Err(_) => Self { overflow_text: is_overflow_text(body), ..Self::default() },
+            Err(_) => {
+                Self { overflow_text: is_overflow_text(body), limit: named_limit(body), ..Self::default() }
+            }
         }
     }
 
@@ -261,8 +280,13 @@ impl Report {
         }
         let details = error["details"].as_array().into_iter().flatten();
         report.codes.extend(details.filter_map(|detail| detail["reason"].as_str()).map(str::to_owned));
+        // Anthropic's codes of compaction.
+        report.codes.extend(error["details"]["error_code"].as_str().map(str::to_owned));
         let message = error["message"].as_str().or_else(|| body["error"].as_str());
+        report.names_checkpoint = message.is_some_and(|text| text.contains("compaction"));
         report.overflow_text = message.is_some_and(is_overflow_text);
+        // llama.cpp has a member for it.
+        report.limit = message.and_then(named_limit).or_else(|| error["n_ctx"].as_u64());
         report
     }
 
@@ -279,6 +303,9 @@ impl Report {
         }
         let throttled = ErrorClass::Throttled { retry_after: self.retry_after };
         match self.status {
+            Some(400 | 422) | None if self.has(&CHECKPOINT_CODES) => ErrorClass::Checkpoint,
+            // A block of a type that this model does not know, or with a member too many, has no code.
+            Some(400 | 422) if self.names_checkpoint && !self.overflow_text => ErrorClass::Checkpoint,
             Some(429 | 503 | 529) => throttled,
             _ if self.has(&THROTTLE_CODES) => throttled,
             // Redirects are not followed.
@@ -292,25 +319,6 @@ impl Report {
             Some(_) | None => ErrorClass::Transient,
         }
     }
-}
-
-/// The one place that reads an error's text. Anthropic ("prompt is too long: 208310 tokens > 200000 maximum",
-/// type `invalid_request_error`), Gemini ("The input token count (…) exceeds the maximum number of tokens
-/// allowed", `INVALID_ARGUMENT`), Bedrock ("Input is too long for requested model", `ValidationException`) and
-/// OpenAI-compatible servers ("maximum context length", "exceeds the available context size") give it no code.
-fn is_overflow_text(text: &str) -> bool {
-    let text = text.to_ascii_lowercase();
-    [
-        "prompt is too long",
-        "input is too long",
-        "input token count",
-        "maximum context length",
-        "exceeds the available context size",
-        "context window",
-        "exceed context limit",
-    ]
-    .iter()
-    .any(|phrase| text.contains(phrase))
 }
 
 /// The delay a provider asks for: `retry-after-ms`, then `retry-after` as seconds or as an HTTP date.
@@ -391,6 +399,22 @@ mod tests {
             (None, r#"{"type":"server_error"}"#, ErrorClass::Transient),
             (None, r#"{"code":429,"message":"slow down"}"#, throttled),
             (None, "null", ErrorClass::Transient),
+            (
+                Some(400),
+                r#"{"error":{"type":"invalid_request_error","message":"x","details":{"error_code":"compaction_signature_invalid"}}}"#,
+                ErrorClass::Checkpoint,
+            ),
+            (Some(400), r#"{"error":{"code":"invalid_encrypted_content"}}"#, ErrorClass::Checkpoint),
+            (
+                Some(400),
+                r#"{"error":{"type":"invalid_request_error","message":"messages.0.content.0: Input tag 'compaction' found using 'type' does not match any of the expected tags"}}"#,
+                ErrorClass::Checkpoint,
+            ),
+            (
+                Some(529),
+                r#"{"error":{"type":"overloaded_error","message":"compaction","details":{"error_code":"compaction_unavailable"}}}"#,
+                throttled,
+            ),
         ] {
             assert_eq!(class(status, body), expected, "{status:?} {body}");
         }

@@ -43,6 +43,8 @@ struct State {
     complete: bool,
     usage: Option<Usage>,
     failure: Option<Value>,
+    /// The block that a provider was asked to make of the conversation.
+    checkpoint: Option<RawJson>,
 }
 
 #[derive(Default)]
@@ -93,6 +95,11 @@ impl Frames {
     /// Usage that genai had no terminal event for.
     pub fn usage(&self) -> Option<Usage> {
         self.state().usage
+    }
+
+    /// The block that a compaction has made.
+    pub fn checkpoint(&self) -> Option<RawJson> {
+        self.state().checkpoint.take()
     }
 
     /// The provider's error object, where genai passes on its text only.
@@ -265,6 +272,8 @@ impl State {
                         let provider = RawJson::parse(raw).ok();
                         self.ready.push_back(ModelEvent::ReasoningBlock { signature: None, provider });
                     }
+                    // It comes whole.
+                    "compaction" => self.checkpoint = RawJson::parse(raw).ok(),
                     _ => {}
                 }
             }
@@ -282,6 +291,17 @@ impl State {
             }
             "content_block_stop" => self.close(),
             "message_delta" => {
+                // What a compaction costs is in its iterations; the counts above them are zero.
+                if let Some(iterations) =
+                    frame.usage.as_ref().and_then(|usage| usage["iterations"].as_array())
+                {
+                    let sum = |name| iterations.iter().filter_map(|each| each[name].as_u64()).sum();
+                    let input: u64 = sum("input_tokens");
+                    let cached: u64 = sum("cache_read_input_tokens");
+                    let written: u64 = sum("cache_creation_input_tokens");
+                    let input = input.saturating_add(cached).saturating_add(written);
+                    self.usage = Some(Usage { input, output: sum("output_tokens"), cached });
+                }
                 let reason = text_of(frame.delta?.stop_reason);
                 if !reason.is_empty() {
                     self.stop = Some(reason);

@@ -10,6 +10,7 @@ use ::genai::chat::{
 };
 use serde_json::{Value, json};
 
+use super::checkpoint;
 use super::dialect::Dialect;
 use super::names::ToolNames;
 use super::schema::parameters;
@@ -106,6 +107,14 @@ pub(super) fn translate(
                 let content = MessageContent::from_parts(parts);
                 out.push(if is_user { ChatMessage::user(content) } else { ChatMessage::assistant(content) });
             }
+        }
+    }
+    if dialect == Dialect::Anthropic {
+        // It stands first, in a message of its own.
+        let blocks: Vec<GenaiPart> =
+            request.checkpoint.iter().filter_map(checkpoint::block).map(custom).collect();
+        if !blocks.is_empty() {
+            out.insert(0, ChatMessage::assistant(MessageContent::from_parts(blocks)));
         }
     }
     let mut chat = ChatRequest {

@@ -3,8 +3,9 @@
 
 use tokio::time::Instant;
 
-use super::{budgets, commit_of, fixed_tokens, may_try, run_after, weights};
+use super::{budgets, commit_of, fixed_tokens, may_try, run_after, weights, window_of};
 use crate::compaction::chunk::{self, Chunk, ChunkFailure, Job};
+use crate::compaction::native::NativeModel;
 use crate::compaction::plan::{Scope, tail_start};
 use crate::compaction::policy::{self, Ground};
 use crate::history::groups;
@@ -70,7 +71,7 @@ pub(in crate::slice) async fn background(
         Ok(profile) => profile,
         Err(e) => return Ok(report(&parent, Some(e.to_string()), false)),
     };
-    let Some(window) = profile.model.info().context_window else {
+    let Some(window) = window_of(&profile, &parent) else {
         return Ok(report(&parent, Some(ChunkFailure::Unavailable.to_string()), false));
     };
     let tools = runtime.tools_of(&own.agent, &own.root).await;
@@ -82,8 +83,18 @@ pub(in crate::slice) async fn background(
     }
     if request.manual {
         // A person asks: what has failed before does not count.
-        parent.compaction.run = CompactionRun::default();
+        let dead = parent.compaction.run.dead.take();
+        parent.compaction.run = CompactionRun { dead, ..CompactionRun::default() };
     }
+    // Whoever asks by hand gets what every provider reads.
+    let route = profile.native().filter(|_| !request.manual);
+    let mut native = route.as_ref().map(|route| NativeModel {
+        provider: &*profile.model,
+        route,
+        system: profile.system_prompt.as_deref(),
+        tools: tools.registry.definitions(),
+        budgets,
+    });
     for made in 0..policy::BACKGROUND_CHUNKS {
         let now_ms = runtime.clock.now_ms();
         let Some(source) = source(runtime, &parent, &range).await? else {
@@ -104,6 +115,7 @@ pub(in crate::slice) async fn background(
             reply_budget: budgets.hard_history(),
             output: profile.max_output_tokens,
             focus: request.focus.as_deref(),
+            native: native.as_ref(),
             ground: Ground::Back,
             deadline,
             now_ms,
@@ -118,6 +130,10 @@ pub(in crate::slice) async fn background(
         };
         let run = run_after(&parent.compaction.run, &key, failure.as_deref(), now_ms);
         let chunk = result.ok();
+        if chunk.as_ref().is_some_and(|chunk| chunk.generation.native.is_none()) {
+            // What the provider has just not done it is not asked for again at once.
+            native = None;
+        }
         let change = commit_of(&parent_id, parent.epoch, &parent.compaction, chunk.as_ref(), run.clone());
         match runtime.store.compact(change).await? {
             Compacted::Done => {

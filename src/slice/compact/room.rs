@@ -3,7 +3,7 @@
 
 use tokio::time::Instant;
 
-use super::{budgets, commit_of, failure_notice, fixed_tokens, may_try, run_after, weights};
+use super::{budgets, commit_of, failure_notice, fixed_tokens, may_try, run_after, weights, window_of};
 use crate::compaction::chunk::{self, Job};
 use crate::compaction::plan::{Scope, tail_start};
 use crate::compaction::policy::{Budgets, Ground};
@@ -34,7 +34,7 @@ pub(in crate::slice) async fn make_room(
     spent: &mut Spent,
     deadline: Instant,
 ) -> Result<Room, SliceError> {
-    let known = session.profile.model.info().context_window;
+    let known = window_of(&session.profile, manager.meta());
     let Some(window) = known.filter(|_| session.profile.compaction.is_some()) else {
         return Ok(Room::Enough);
     };
@@ -154,6 +154,8 @@ async fn foreground(
         reply_budget: budgets.hard_history(),
         output: session.profile.max_output_tokens,
         focus: None,
+        // Somebody waits: in the portable way alone, which is cheaper to be wrong about.
+        native: None,
         ground: Ground::Fore,
         deadline,
         now_ms,
@@ -195,12 +197,17 @@ pub(in crate::slice) async fn after_overflow(
     session: &Session,
     manager: &mut HistoryManager,
     spent: &mut Spent,
+    named: Option<u64>,
     deadline: Instant,
 ) -> Result<bool, SliceError> {
     let fixed = fixed_tokens(&session.profile, &session.tools.registry);
     let size = manager.request_size(fixed);
+    if let Some(tokens) = named {
+        tracing::info!(thread = %manager.history().thread(), tokens, "the provider has named its window");
+        manager.take_window(session.profile.model.model(), tokens);
+    }
     // Whatever the estimate is of: of such a request the provider says that it is above its limit.
-    let window = session.profile.model.info().context_window.unwrap_or(size).min(size);
+    let window = window_of(&session.profile, manager.meta()).unwrap_or(size).min(size);
     let budgets = budgets(&session.profile, window, fixed);
     loop {
         spent.rung += 1;

@@ -26,13 +26,14 @@ impl DynamoStore {
         let digest =
             change.generation.as_ref().map_or(change.run.profile.as_str(), |new| new.digest.as_str());
         let name = format!(
-            "{}\n{}\n{}\n{}\n{}\n{digest}\n{}",
+            "{}\n{}\n{}\n{}\n{}\n{digest}\n{}\n{:?}",
             self.table,
             change.thread,
             change.epoch,
             change.last,
             change.run.next_try_at_ms,
-            change.run.attempts
+            change.run.attempts,
+            change.run.dead
         );
         let token = &body_digest(&name)[..REQUEST_TOKEN_CHARS];
         let mut pauses = pauses();

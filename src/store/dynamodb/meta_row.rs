@@ -51,6 +51,10 @@ const SELF_CAUSED: &str = "self_caused";
 /// The client's run that is under way.
 const RUN: &str = "run";
 const USAGE: &str = "usage";
+/// Results that requests have no room for.
+const RESULTS_OUT: &str = "results_out";
+/// The window that a provider has named.
+const WINDOW: &str = "window";
 const SHOWN: &str = "shown";
 const ASKED: &str = "asked";
 /// The newest summary.
@@ -101,6 +105,8 @@ pub(super) fn owned(meta: &Meta) -> Vec<Assignment> {
         (SHOWN, meta.shown.as_ref().map(json)),
         (ASKED, (meta.asked != Asked::default()).then(|| json(&meta.asked))),
         (IMAGES_OUT, (meta.images_out != ImagesOut::default()).then(|| json(&meta.images_out))),
+        (RESULTS_OUT, (!meta.results_out.seqs.is_empty()).then(|| json(&meta.results_out))),
+        (WINDOW, meta.window.as_ref().map(json)),
         (USAGE, meta.usage.as_ref().map(json)),
         (RUN, meta.run.as_deref().map(s)),
         (METADATA, meta.metadata.as_ref().map(|metadata| s(metadata.get()))),
@@ -228,7 +234,11 @@ pub(super) fn read(row: &Row) -> Result<Meta, StoreError> {
             }
             None => ImagesOut::default(),
         },
-        // Neither decides anything: what cannot be read is as good as absent.
+        // None of these decides anything: what cannot be read is as good as absent.
+        results_out: text(row, RESULTS_OUT)
+            .and_then(|out| serde_json::from_str(out).ok())
+            .unwrap_or_default(),
+        window: text(row, WINDOW).and_then(|window| serde_json::from_str(window).ok()),
         usage: text(row, USAGE).and_then(|usage| serde_json::from_str(usage).ok()),
         metadata: metadata(row),
         extra: match text(row, EXTRA) {

@@ -31,7 +31,10 @@ impl ArchiveStore for MemoryStore {
                 };
                 match generation.clone().saying(&said) {
                     Some(renewed) => *generation = renewed,
-                    None => generation.text.clear(),
+                    None => {
+                        generation.text.clear();
+                        generation.native = None;
+                    }
                 }
             }
             for parked in rows.parked.values_mut() {

@@ -62,6 +62,8 @@ pub(super) struct AnthropicFrame<'a> {
     pub content_block: Option<&'a RawValue>,
     #[serde(borrow, default)]
     pub delta: Option<AnthropicDelta<'a>>,
+    #[serde(default)]
+    pub usage: Option<Value>,
 }
 
 #[derive(Deserialize)]
