@@ -103,9 +103,6 @@ async fn begin(
 ) -> Result<Response, ApiError> {
     let thread = thread_of(&input.thread_id);
     let known = known(&deps, caller, &thread).await?;
-    if known.as_ref().is_some_and(|meta| meta.closed) {
-        return Err(ApiError::new(StatusCode::CONFLICT, "the thread is closed"));
-    }
     let now_ms = SystemClock.now_ms();
     let config = serde_json::to_string(&input.config).map_err(|e| ApiError::bad(e.to_string()))?;
     let row = RunRow::queued(&input.run_id, config, now_ms + tail::ATTACHED_MS);
