@@ -7,7 +7,7 @@
 mod support;
 
 use allocation_counter::{AllocationInfo, measure};
-use support::{Asking, Backend, LENGTHS, Slice, Source};
+use support::{Asking, Backend, COMPACTED, LENGTHS, Slice, Source};
 use tokio::runtime::Runtime;
 
 fn main() {
@@ -16,11 +16,16 @@ fn main() {
         for backend in Backend::ALL {
             let source = runtime.block_on(Source::new(backend, length));
             report("load", Some(backend), length, || load(&runtime, &source));
-            report("slice", Some(backend), length, || slice(&runtime, &source, length));
+            report("slice", Some(backend), length, || slice(&runtime, &source, |slice| slice.check(length)));
         }
         let asking =
             runtime.block_on(async { Asking::new(&Source::new(Backend::Memory, length).await).await });
         report("render", None, length, || counted(|| asking.render()).0);
+    }
+    for length in COMPACTED {
+        let source = runtime.block_on(Source::compacted(length));
+        report("load-compacted", None, length, || load(&runtime, &source));
+        report("slice-compacted", None, length, || slice(&runtime, &source, Slice::check_compacted));
     }
 }
 
@@ -52,9 +57,9 @@ fn load(runtime: &Runtime, source: &Source) -> AllocationInfo {
     counted(|| runtime.block_on(support::load(&store))).0
 }
 
-fn slice(runtime: &Runtime, source: &Source, length: usize) -> AllocationInfo {
+fn slice(runtime: &Runtime, source: &Source, check: impl Fn(&Slice)) -> AllocationInfo {
     let slice = runtime.block_on(Slice::new(source));
     let (info, slice) = counted(|| runtime.block_on(slice.run()));
-    slice.check(length);
+    check(&slice);
     info
 }

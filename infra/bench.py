@@ -28,6 +28,9 @@ OPERATIONS = {
 LENGTHS = [0, 100, 1_000, 10_000]
 # The columns that say how a tenfold length shows.
 STEPS = [(100, 1_000), (1_000, 10_000)]
+COMPACTED = {"load-compacted": "load, compacted", "slice-compacted": "slice, compacted"}
+COMPACTED_LENGTHS = [1_000, 100_000]
+COMPACTED_STEPS = [(1_000, 100_000)]
 
 
 def scaled(value, units):
@@ -54,28 +57,29 @@ def read(criterion, allocations):
     """What was measured, by operation, kind and length."""
     counts = {(row["name"], row["length"]): row for row in map(json.loads, allocations.read_text().splitlines())}
 
-    def counted(name, kind):
-        return {length: counts[name, length][kind] for length in LENGTHS}
+    def of(name, lengths):
+        def counted(kind):
+            return {length: counts[name, length][kind] for length in lengths}
 
-    return {
-        name: {
-            "time": {length: median(criterion, name, length) for length in LENGTHS},
-            "allocations": counted(name, "allocations"),
-            "allocated": counted(name, "bytes"),
-            "held at most": counted(name, "peak"),
+        return {
+            "time": {length: median(criterion, name, length) for length in lengths},
+            "allocations": counted("allocations"),
+            "allocated": counted("bytes"),
+            "held at most": counted("peak"),
         }
-        for name in OPERATIONS
-    }
+
+    measured = {name: of(name, LENGTHS) for name in OPERATIONS}
+    return measured | {name: of(name, COMPACTED_LENGTHS) for name in COMPACTED}
 
 
-def table(measured):
+def table(measured, operations, lengths, steps):
     shown = {"time": time, "allocations": "{:,}".format, "allocated": size, "held at most": size}
-    head = ["", ""] + [f"{length:,}" for length in LENGTHS] + [f"{few:,} → {many:,}" for few, many in STEPS]
-    rows = [head, ["---", "---"] + ["--:"] * (len(LENGTHS) + len(STEPS))]
-    for name, title in OPERATIONS.items():
+    head = ["", ""] + [f"{length:,}" for length in lengths] + [f"{few:,} → {many:,}" for few, many in steps]
+    rows = [head, ["---", "---"] + ["--:"] * (len(lengths) + len(steps))]
+    for name, title in operations.items():
         for kind, by_length in measured[name].items():
-            values = [shown[kind](by_length[length]) for length in LENGTHS]
-            factors = [f"×{by_length[many] / by_length[few]:.1f}" for few, many in STEPS]
+            values = [shown[kind](by_length[length]) for length in lengths]
+            factors = [f"×{by_length[many] / by_length[few]:.{1 if many / few == 10 else 2}f}" for few, many in steps]
             rows.append([title if kind == "time" else "", kind, *values, *factors])
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
@@ -98,7 +102,9 @@ def main(criterion, allocations, readme):
     except (KeyError, OSError) as missing:
         sys.exit(f"a measurement is missing: {missing!r}")
     before, after = text[: text.index(BEGIN)], text[text.index(END) :]
-    readme.write_text(f"{before}{BEGIN}\n{table(measured)}\n\n{machine()}\n{after}")
+    whole = table(measured, OPERATIONS, LENGTHS, STEPS)
+    compacted = table(measured, COMPACTED, COMPACTED_LENGTHS, COMPACTED_STEPS)
+    readme.write_text(f"{before}{BEGIN}\n{whole}\n\n{compacted}\n\n{machine()}\n{after}")
 
 
 if __name__ == "__main__":

@@ -11,6 +11,6 @@ trap 'rm -f "$allocations"' EXIT
 
 # Built first, so that no compiler runs beside what is measured.
 cargo bench --quiet --no-run
-cargo bench --quiet --bench load --bench render --bench slice
+cargo bench --quiet --bench load --bench render --bench slice --bench compacted
 cargo bench --quiet --bench allocations >"$allocations"
 python3 infra/bench.py "$CRITERION_HOME" "$allocations" README.md

@@ -156,3 +156,8 @@ fn planted_writers_without_a_fence_are_found() {
 fn planted_promises_that_are_forgotten_are_found() {
     breaks(Bug::NoOutbox, &["I3", "I4"]);
 }
+
+#[test]
+fn planted_summaries_without_a_fence_are_found() {
+    breaks(Bug::NoCompactionFence, &["C13", "C32"]);
+}

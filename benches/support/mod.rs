@@ -28,13 +28,20 @@ use dormouse::message::{
 use dormouse::model::scripted::{MODEL_NAME, ScriptedEvent, ScriptedModel};
 use dormouse::store::dynamodb::DynamoStore;
 use dormouse::store::memory::MemoryStore;
-use dormouse::store::{Commit, Committed, DedupLife, Expect, Meta, Store};
+use dormouse::store::{
+    Commit, Committed, Compacted, CompactionCommit, CompactionRun, DedupLife, Expect, Generation,
+    GenerationId, Meta, Pointer, Position, Store,
+};
 use dormouse::thread::{Handled, HistoryManager};
 use dormouse::tools::ToolDefinition;
 use world::{Delivery, NOW_MS, THREAD, World};
 
 /// Items that a conversation holds.
 pub const LENGTHS: [usize; 4] = [0, 100, 1_000, 10_000];
+/// Items that a conversation holds of which a summary stands for all but the last [`SHOWN`].
+pub const COMPACTED: [usize; 2] = [1_000, 100_000];
+/// Items behind a summary.
+pub const SHOWN: usize = 500;
 /// Items of one turn; each length is whole turns.
 const TURN: usize = 5;
 /// Turns that one commit writes: with their dedup rows and META they stay below a transaction's 100 actions.
@@ -91,8 +98,13 @@ impl Source {
         let items = conversation(length);
         match backend {
             Backend::Memory => Self::Memory(items),
-            Backend::Dynamo => Self::Dynamo(tape::record(&items).await),
+            Backend::Dynamo => Self::Dynamo(tape::record(&items, 0).await),
         }
+    }
+
+    /// A conversation of `length` items in DynamoDB that was compacted.
+    pub async fn compacted(length: usize) -> Self {
+        Self::Dynamo(tape::record(&conversation(length), length - SHOWN).await)
     }
 
     /// A store that holds the conversation and nothing else.
@@ -190,6 +202,14 @@ impl Slice {
         // A turn is a user message, a call, its result and an answer.
         assert_eq!(requests[0].messages.len(), length / TURN * 4 + 1, "the request holds everything");
     }
+
+    /// It asked the model with the summary and what is behind it.
+    pub fn check_compacted(&self) {
+        let requests = self.world.model.requests();
+        assert_eq!((requests.len(), self.world.output.texts().len()), (1, 1), "one answer to one request");
+        // The summary stands in the first user message.
+        assert_eq!(requests[0].messages.len(), SHOWN / TURN * 4 + 1, "what is behind the summary");
+    }
 }
 
 /// A conversation of whole turns: a question, reasoning, a call, its result, the answer.
@@ -256,6 +276,29 @@ fn turn(turn: usize) -> [Item; TURN] {
 /// Text of `length` bytes, with what JSON must escape in it.
 fn prose(length: usize) -> String {
     "The tests of \"parser\" passed in 12 s;\nthree were skipped. ".chars().cycle().take(length).collect()
+}
+
+/// A summary of the first items of a conversation, as long as they come.
+pub async fn compact(store: &dyn Store, covered: usize) {
+    let thread = ThreadId::from(THREAD);
+    let meta = store.meta(&thread).await.unwrap().unwrap();
+    let id = GenerationId { thread: thread.clone(), epoch: meta.epoch, number: 1 };
+    let through = Position { thread: thread.clone(), epoch: meta.epoch, seq: Seq::FIRST.plus(covered - 1) };
+    let generation = Generation {
+        at: Pointer { id, through, opener: None },
+        text: prose(8_000),
+        digest: "of what it was made of".to_owned(),
+        parent: None,
+        system: Vec::new(),
+        instructions: Vec::new(),
+        model: MODEL_NAME.to_owned(),
+        partial: false,
+        source_tokens: covered as u64 * 100,
+        created_at_ms: NOW_MS,
+    };
+    let run = CompactionRun::default();
+    let change = CompactionCommit { thread, epoch: meta.epoch, last: 0, generation: Some(generation), run };
+    assert_eq!(store.compact(change).await.unwrap(), Compacted::Done);
 }
 
 /// Commits a conversation as slices would have.

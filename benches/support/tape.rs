@@ -25,7 +25,7 @@ use dormouse::store::dynamodb::{DynamoStore, create_table};
 use serde_json::Value;
 
 use super::world::NOW_MS;
-use super::{fill, load};
+use super::{compact, fill, load};
 
 #[path = "../../tests/support/ddb.rs"]
 mod ddb;
@@ -40,9 +40,9 @@ const NEXT_PAGE: &str = "ExclusiveStartKey";
 #[derive(Clone, Debug)]
 struct Question {
     operation: String,
-    /// A piece of the request's body, since the order of its members changes: the key that a page starts behind, or
-    /// the range.
-    mark: String,
+    /// Pieces of the request's body, since the order of its members changes: the key that a page starts behind, the
+    /// range, or the first row.
+    marks: Vec<String>,
     first_page: bool,
 }
 
@@ -50,16 +50,21 @@ impl Storable for Question {
     type Storer = StoreReplace<Self>;
 }
 
-/// Commits `items` to an embedded table, loads them, and returns a store for which that load is all there is.
-pub async fn record(items: &[Item]) -> DynamoStore {
+/// Commits `items` to an embedded table, the first `covered` of them with a summary that stands for them, loads what a
+/// request needs, and returns a store for which that load is all there is.
+pub async fn record(items: &[Item], covered: usize) -> DynamoStore {
     let server = ddb::Embedded::start(dynoxide::Database::memory().unwrap());
     let client = ddb::client(&server.url);
     create_table(&client, TABLE).await.unwrap();
     fill(&store(client.clone()), items).await;
+    if covered > 0 {
+        compact(&store(client.clone()), covered).await;
+    }
+    let shown = &items[covered..];
     let recorder = Recorder::default();
     let config = client.config().to_builder().interceptor(recorder.clone()).build();
     let recorded: Arc<dyn dormouse::store::Store> = Arc::new(store(Client::from_conf(config)));
-    assert_eq!(load(&recorded).await.history().committed(), items);
+    assert_eq!(load(&recorded).await.history().committed(), shown);
     server.stop();
 
     let player = SharedHttpConnector::new(Player(recorder.0.lock().unwrap().clone()));
@@ -67,7 +72,7 @@ pub async fn record(items: &[Item]) -> DynamoStore {
     let config = ddb::config("http://dynamodb.invalid").http_client(http).build();
     let played = store(Client::from_conf(config));
     let again: Arc<dyn dormouse::store::Store> = Arc::new(played.clone());
-    assert_eq!(load(&again).await.history().committed(), items, "what is played is what was recorded");
+    assert_eq!(load(&again).await.history().committed(), shown, "what is played is what was recorded");
     played
 }
 
@@ -95,10 +100,15 @@ impl Intercept for Recorder {
         let text =
             |pointer: &str| body.pointer(pointer).and_then(Value::as_str).map(|text| format!("\"{text}\""));
         let next_page = text(&format!("/{NEXT_PAGE}/sk/S"));
+        let first = |part: &str| format!("/RequestItems/{TABLE}/Keys/0/{part}/S");
+        let ranges = ["/ExpressionAttributeValues/:from/S".to_owned(), first("pk"), first("sk")];
         config.interceptor_state().store_put(Question {
             operation: request.headers().get(TARGET).ok_or("no operation")?.to_owned(),
             first_page: next_page.is_none(),
-            mark: next_page.or_else(|| text("/ExpressionAttributeValues/:from/S")).unwrap_or_default(),
+            marks: match next_page {
+                Some(page) => vec![page],
+                None => ranges.iter().filter_map(|pointer| text(pointer)).collect(),
+            },
         });
         Ok(())
     }
@@ -131,7 +141,7 @@ impl Player {
         let fits = |question: &Question| {
             question.operation == operation
                 && question.first_page == first_page
-                && body.contains(&question.mark)
+                && question.marks.iter().all(|mark| body.contains(mark))
         };
         self.0.iter().find(|(question, _)| fits(question)).map(|(_, answer)| answer.clone())
     }

@@ -434,7 +434,7 @@ fn report_problems(runtime: &Runtime, manager: &mut HistoryManager, tools: &Tool
 }
 
 /// Sends what is owed where no session is at hand. Tools are looked up only if a call or a notice is owed.
-async fn send_outbox(
+pub(super) async fn send_outbox(
     runtime: &Runtime,
     manager: &mut HistoryManager,
     deadline: Instant,

@@ -217,7 +217,8 @@ pub(super) fn complete(
     report: &CompactionReport,
 ) -> PrepareResult {
     manager.record_processed(arrival, DedupLife::Days);
-    if report.chunks == 0 {
+    // After a failure it is asked for again once its attempts have moved.
+    if report.chunks == 0 && report.failure.is_none() {
         manager.change_asked(|asked| asked.state.clear());
     }
     let text = match (&report.failure, report.chunks) {

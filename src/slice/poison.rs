@@ -3,6 +3,7 @@
 
 use tokio::time::Instant;
 
+use super::batch::send_outbox;
 use super::{DisplayEvent, Input, Runtime, SliceError, compact, execute_action, runs};
 use crate::agui::emit::End;
 use crate::history::{Arrival, Layer, wording};
@@ -89,7 +90,7 @@ pub(super) async fn bury(
     deadline: Instant,
 ) -> Result<(), SliceError> {
     let store = runtime.store.clone();
-    let mut manager = HistoryManager::load_state(store.clone(), store, thread.clone()).await?;
+    let mut manager = HistoryManager::load_state(store.clone(), store.clone(), thread.clone()).await?;
     if manager.is_processed(&arrival.dedup).await? {
         manager.resume_outbox([arrival]);
         return execute_action(runtime, &Registry::default(), &mut manager, deadline).await;
@@ -108,10 +109,16 @@ pub(super) async fn bury(
     let message = message.filter(|message| message.group_id == *thread);
     let founds = message.as_ref().is_some_and(is_user_text);
     let releases = message.as_ref().is_some_and(|message| matches!(message.content, InputContent::Release));
-    if manager.meta().closed || !(manager.exists() || founds) {
+    if manager.meta().closed {
         if let Some(message) = &message {
             runs::end_unbegun(runtime, message, "the thread is closed").await?;
         }
+        // Nothing is committed any more; what the last commit promised is owed all the same, its end above all.
+        let mut closed = HistoryManager::load(store.clone(), store, thread.clone(), &[]).await?;
+        closed.resume_outbox([arrival, &died]);
+        return send_outbox(runtime, &mut closed, deadline).await;
+    }
+    if !(manager.exists() || founds) {
         tracing::info!(%thread, message_id = %dead.message_id, "a dead letter of a thread that is not there");
         return Ok(());
     }

@@ -148,11 +148,11 @@ impl HistoryManager {
         Ok(())
     }
 
-    /// Changes what was asked for of compaction, with the next commit.
+    /// Changes what was asked for of compaction, with the next commit. There is one even if it was asked for already: the
+    /// message that asks again counts as processed.
     pub fn change_asked(&mut self, change: impl FnOnce(&mut Asked)) {
-        let before = self.meta.asked.clone();
         change(&mut self.meta.asked);
-        self.asked |= self.meta.asked != before;
+        self.asked = true;
     }
 
     /// Makes a child that summarises what stands before the safe spawn point, with the next commit. It has no items: its

@@ -1,15 +1,17 @@
-//! Seeded runs: turns, calls, late results, compactions, rewinds, failing summarisers, and slices that are killed at any
-//! await. After each step every item is covered or in the view, and every request is one that providers take.
+//! Seeded runs: turns, calls, late results, compactions, rewinds, redactions, failing summarisers, and slices that are killed
+//! at any await. After each step every item is covered or in the view, every request is one that providers take, and what was
+//! redacted stands nowhere.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use dormouse::message::{Compact, InputContent, InputMessage, Rewind, RewindTarget, ThreadId};
+use dormouse::message::{Compact, Epoch, InputContent, InputMessage, Rewind, RewindTarget, ThreadId};
 use dormouse::model::scripted::{ScriptedErrorClass, ScriptedEvent};
 use dormouse::store::memory::CommitFault;
 use dormouse::store::{ConversationStore, behind};
+use dormouse::thread::{RedactError, Redaction, redact};
 
-use crate::bed::{Bed, HARD, WINDOW, long, size};
+use crate::bed::{Bed, HARD, WINDOW, long, size, texts};
 use crate::kills::{seeded, work_off};
 use crate::world::{Delivery, THREAD};
 
@@ -31,16 +33,49 @@ impl Rng {
 /// A summariser that fails as a die has it.
 fn unreliable(seed: u64) -> Bed {
     let state = Arc::new(AtomicU64::new(seed));
-    Bed::with(WINDOW, move |number, _| {
+    Bed::with(WINDOW, move |number, request| {
         let mut rng = Rng(state.fetch_add(1, Ordering::Relaxed));
         match rng.below(8) {
             0 => vec![ScriptedEvent::error(ScriptedErrorClass::Transient, "away")],
             1 => vec![ScriptedEvent::error(ScriptedErrorClass::Overflow, "too long")],
             2 => vec![ScriptedEvent::Text("half".into()), ScriptedEvent::Cut(true)],
             3 => vec![ScriptedEvent::error(ScriptedErrorClass::Refused, "no")],
-            _ => crate::bed::summary(number),
+            _ => {
+                // A summary says of what it is.
+                let first =
+                    texts(request).iter().find_map(|text| text.find("turn ").map(|at| text[at..].to_owned()));
+                let first: String = first.unwrap_or_default().chars().take(9).collect();
+                let mut summary = crate::bed::summary(number);
+                summary.insert(0, ScriptedEvent::Text(format!("{first}; ")));
+                summary
+            }
         }
     })
+}
+
+/// What was redacted is in no log, no summary and no later request.
+async fn check_redacted(bed: &Bed, seed: u64, redacted: &[(String, usize)]) {
+    let thread = ThreadId::from(THREAD);
+    let Some(meta) = bed.world.store.meta(&thread).await.unwrap() else { return };
+    let requests = bed.world.model.requests();
+    for (phrase, since) in redacted {
+        for epoch in 0..=meta.epoch.0 {
+            for item in bed.world.store.log(&thread, Epoch(epoch)).await.unwrap().items {
+                assert!(!item.raw.contains(phrase), "seed {seed}: {phrase} is in the log {epoch}");
+            }
+        }
+        if let Some(newest) = &meta.compaction.newest
+            && let Some(generation) = bed.world.store.generation(&newest.id).await.unwrap()
+        {
+            assert!(!generation.text.contains(phrase), "seed {seed}: {phrase} is in a summary");
+        }
+        for request in &requests[*since..] {
+            assert!(
+                !texts(request).iter().any(|text| text.contains(phrase)),
+                "seed {seed}: {phrase} is sent"
+            );
+        }
+    }
 }
 
 async fn check(bed: &Bed, seed: u64) {
@@ -65,7 +100,7 @@ async fn check(bed: &Bed, seed: u64) {
             request.generation,
             "seed {seed}: the rendered summary is the active one"
         );
-        assert!(newest.id.epoch != meta.epoch || newest.id.number == meta.compaction.last, "seed {seed}");
+        assert!(newest.id.epoch != meta.epoch || newest.id.number <= meta.compaction.last, "seed {seed}");
     }
     assert!(meta.compaction.run.attempts <= 4, "seed {seed}");
 }
@@ -83,16 +118,17 @@ async fn run(seed: u64) -> u64 {
     let mut rng = Rng(seed);
     let bed = unreliable(seed);
     let mut kill = seeded(seed);
-    let mut texts = 0;
+    let mut said = 0;
+    let mut redacted = Vec::new();
     let operation = |content| InputMessage::plain(ThreadId::from(THREAD), content);
     let mut made = 0;
     for step in 0..STEPS {
         let mut queue: Vec<Delivery> = Vec::new();
-        match rng.below(12) {
+        match rng.below(13) {
             0..=5 => {
                 for _ in 0..=rng.below(3) {
-                    queue.push(bed.world.user(&long(texts)));
-                    texts += 1;
+                    queue.push(bed.world.user(&long(said)));
+                    said += 1;
                 }
             }
             6 | 7 => {
@@ -119,13 +155,23 @@ async fn run(seed: u64) -> u64 {
             10 => {
                 let faults = [CommitFault::Unavailable, CommitFault::LostRace, CommitFault::AnswerLost];
                 bed.world.store.fail_commits([faults[usize::try_from(rng.below(3)).unwrap()]]);
-                queue.push(bed.world.user(&long(texts)));
-                texts += 1;
+                queue.push(bed.world.user(&long(said)));
+                said += 1;
+            }
+            11 if said > 0 => {
+                let phrase = format!("turn {}:", rng.below(said as u64));
+                let what = Redaction::Text(phrase.clone());
+                match redact(&bed.world.store, &ThreadId::from(THREAD), &what).await {
+                    Ok(_) => redacted.push((phrase, bed.world.model.requests().len())),
+                    Err(RedactError::NoThread(_)) => {}
+                    Err(e) => panic!("seed {seed}: {e}"),
+                }
             }
             _ => bed.pass(i64::try_from(rng.below(1_000)).unwrap()),
         }
         work_off(&bed.world, queue, &mut kill).await;
         check(&bed, seed).await;
+        check_redacted(&bed, seed, &redacted).await;
         let meta = bed.world.store.meta(&THREAD.into()).await.unwrap();
         made += u64::from(step == STEPS - 1) * meta.map_or(0, |meta| u64::from(meta.compaction.last));
     }

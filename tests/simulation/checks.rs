@@ -1,10 +1,14 @@
 //! What must hold when something leaves (I3), when a batch is acknowledged (I1), and when the world is at rest
 //! (I1, I4, I7).
 
+use std::pin::pin;
+use std::task::{Context, Poll};
+
+use dormouse::compaction::policy;
 use dormouse::message::{
     CallId, DedupId, InputContent, InputMessage, MessageId, OutputMessage, Seq, ThreadId,
 };
-use dormouse::store::{ConversationStore, OutboxEntry, Promise, StateStore};
+use dormouse::store::{ConversationStore, OutboxEntry, Promise, StateStore, StoreError, behind};
 use dormouse::tools::Invocation;
 use futures::FutureExt;
 
@@ -12,6 +16,21 @@ use crate::ledger::{ParkedBy, Settled, Thread};
 use crate::queue::Delivered;
 use crate::sent::Kind;
 use crate::sim::Sim;
+
+/// Polls after which a store in memory that has not answered never will.
+const MOST_POLLS: usize = 10_000;
+
+/// What the store in memory answers: it may give way, but waits for nobody.
+fn at_once<T>(asking: impl Future<Output = Result<T, StoreError>>) -> Result<T, String> {
+    let mut asking = pin!(asking);
+    let mut cx = Context::from_waker(futures::task::noop_waker_ref());
+    for _ in 0..MOST_POLLS {
+        if let Poll::Ready(answer) = asking.as_mut().poll(&mut cx) {
+            return answer.map_err(|e| format!("the store in memory fails: {e}"));
+        }
+    }
+    Err("the store in memory does not answer".to_owned())
+}
 
 impl Sim {
     /// A call leaves the process.
@@ -82,8 +101,9 @@ impl Sim {
             Kind::Text { refusable: true, .. } if self.is_refused(group, dedup) => return,
             Kind::Text { .. } => "a person's text",
             Kind::Junk => "a body that nobody can read",
-            Kind::Release | Kind::Undeliverable => return,
+            Kind::Release | Kind::Undeliverable | Kind::Compacted => return,
             _ if unknown_thread => return,
+            Kind::Compact => "somebody's wish for a compaction",
             Kind::Result { call } => match thread.calls.get(call).map(|call| call.settled) {
                 None | Some(Some(Settled::Tool)) => return,
                 Some(None) if thread.has_parked_result(call, &self.sent, group, ParkedBy::Tool) => return,
@@ -131,6 +151,45 @@ impl Sim {
     pub fn at_rest(&mut self) {
         let held = self.all_inputs_are_done().and_then(|()| self.all_promises_are_kept());
         self.hold(held);
+        for thread in self.ledger.threads.keys().cloned().collect::<Vec<_>>() {
+            let held = self.is_whole(&thread);
+            self.hold(held);
+        }
+    }
+
+    /// Every original is covered by the summary that META names, or in the view, and none is both; what is covered
+    /// stays covered.
+    pub fn is_whole(&mut self, id: &ThreadId) -> Result<(), String> {
+        let store = self.store.clone();
+        let Some(meta) = at_once(store.meta(id))? else { return Ok(()) };
+        let whole = at_once(store.load(id, &[]))?;
+        let view = at_once(store.load_for_request(id, &[]))?;
+        if view.unread + view.items.len() != whole.items.len() || view.items != whole.items[view.unread..] {
+            return Err(format!("C13: of {id}, {} are covered, {} shown", view.unread, view.items.len()));
+        }
+        let covered = meta
+            .compaction
+            .newest
+            .as_ref()
+            .map_or(Some(0), |newest| behind(&meta.spans(), &newest.through).map(|(covered, _)| covered));
+        let number = view.generation.as_ref().map(|generation| generation.at.id.number);
+        if covered != Some(view.unread)
+            || number != meta.compaction.newest.as_ref().map(|newest| newest.id.number)
+        {
+            return Err(format!(
+                "C32: {id} shows {number:?} for {} items, META says {covered:?}",
+                view.unread
+            ));
+        }
+        if meta.compaction.run.attempts > policy::MAX_ATTEMPTS {
+            return Err(format!("C27: {id}: {} attempts", meta.compaction.run.attempts));
+        }
+        let before =
+            self.ledger.threads.get_mut(id).map(|thread| std::mem::replace(&mut thread.covered, view.unread));
+        match before.is_some_and(|before| before > view.unread) {
+            true => Err(format!("C13: {id}: what was covered is shown again")),
+            false => Ok(()),
+        }
     }
 
     fn all_inputs_are_done(&self) -> Result<(), String> {
@@ -181,6 +240,12 @@ impl Sim {
             if thread.pending.is_empty() && !thread.parked.is_empty() && !word_lost {
                 return Err(format!("I7: {id}: {:?} are parked for ever", thread.parked));
             }
+            let closed = |id| {
+                self.store.meta(id).now_or_never().and_then(Result::ok).flatten().is_some_and(|m| m.closed)
+            };
+            if thread.compacts && !word_lost && !closed(id) {
+                return Err(format!("I7: {id} neither compacts any more nor has ended"));
+            }
             for entry in thread.promised.values() {
                 let gone = |cause: &MessageId| dead.contains(&cause.as_str()) || self.is_uncounted(id, cause);
                 // What was to wake the thread died, and so did the word of that: the next input sends what is owed.
@@ -220,11 +285,11 @@ impl Sim {
                     Promise::Wake { thread } => self.sent.get(thread, &DedupId::new(&entry.id)).is_none(),
                     Promise::Report { to, .. }
                     | Promise::Message { to, .. }
-                    | Promise::End { thread: to } => self.sent.get(to, &DedupId::new(&entry.id)).is_none(),
+                    | Promise::End { thread: to }
+                    | Promise::Compacted { to, .. } => self.sent.get(to, &DedupId::new(&entry.id)).is_none(),
+                    Promise::Compact { .. } => self.sent.get(id, &DedupId::new(&entry.id)).is_none(),
                     Promise::Release
                     | Promise::Schedule { .. }
-                    | Promise::Compact { .. }
-                    | Promise::Compacted { .. }
                     | Promise::RunEnd { .. }
                     | Promise::Closed
                     | Promise::Unknown(_) => false,

@@ -25,8 +25,6 @@ use crate::tools::Source;
 
 /// Time passes in this unit: longer than any wait inside a slice, whatever its jitter.
 const TICK: Duration = Duration::from_secs(6);
-/// What an invocation may take: never a multiple of the unit, so that no two moments meet.
-const INVOCATION: Duration = Duration::from_millis(53_900);
 /// Steps after which the faults end.
 const STORMY_STEPS: usize = 3_000;
 /// Steps after which a world that is not at rest never will be (I7).
@@ -327,7 +325,7 @@ impl<'a> Loop<'a> {
         let (runtime, drain) = (self.stage.runtime.clone(), self.stage.drain.clone());
         let mut event = SqsEvent::default();
         event.records = records;
-        let deadline = Instant::now() + INVOCATION;
+        let deadline = Instant::now() + self.world.with(|sim| sim.plan.invocation());
         let slice = Box::pin(async move {
             match of {
                 Which::Input => process_records(&runtime, event, deadline).await,

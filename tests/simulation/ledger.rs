@@ -32,8 +32,12 @@ pub struct Thread {
     pub subscriptions: BTreeMap<CallId, Subscription>,
     /// Positions of what the model said.
     pub said: Vec<Seq>,
-    /// Made for one event: nobody reads its answers.
+    /// Made for one event or for a compaction: nobody reads its answers.
     pub silent: bool,
+    /// Made for a compaction.
+    pub compacts: bool,
+    /// Items that a summary stands for.
+    pub covered: usize,
     head: Seq,
     last_text: Option<usize>,
 }
@@ -93,7 +97,8 @@ impl Thread {
         let mut thread = Self {
             born: step,
             head: child.meta.head,
-            silent: child.meta.kind == ThreadKind::Event,
+            silent: matches!(child.meta.kind, ThreadKind::Event | ThreadKind::Compaction),
+            compacts: child.meta.kind == ThreadKind::Compaction,
             pending: causes(&child.meta.pending),
             parked: child.parked.iter().map(|parked| (parked.key.clone(), parked.dedup.clone())).collect(),
             ..Self::default()
@@ -305,7 +310,7 @@ impl Thread {
                     _ => false,
                 })
             }
-            Kind::Release | Kind::Undeliverable => true,
+            Kind::Release | Kind::Undeliverable | Kind::Compact | Kind::Compacted => true,
             Kind::Result { .. } | Kind::Junk => false,
         }
     }

@@ -10,7 +10,7 @@ use dormouse::message::ContentPart;
 use dormouse::model::{
     ErrorClass, ModelError, ModelEvent, ModelInfo, ModelProvider, ModelStream, StopReason, Usage,
 };
-use dormouse::slice::{AgentProfile, Agents};
+use dormouse::slice::{AgentProfile, Agents, Summaries};
 use futures::{StreamExt, stream};
 
 use crate::plan::Schedule;
@@ -64,7 +64,7 @@ impl Agents for OneAgent {
             system_prompt: Some("be brief".to_owned()),
             max_output_tokens: None,
             prune: true,
-            compaction: None,
+            compaction: self.0.info().context_window.map(|_| Summaries::by(self.0.clone())),
         })
     }
 }
@@ -74,7 +74,7 @@ type Response = Vec<Result<ModelEvent, ModelError>>;
 #[async_trait]
 impl ModelProvider for Model {
     fn info(&self) -> ModelInfo {
-        ModelInfo::default()
+        ModelInfo { context_window: self.0.with(|sim| sim.plan.window), ..ModelInfo::default() }
     }
 
     fn model(&self) -> &str {
@@ -85,10 +85,20 @@ impl ModelProvider for Model {
         let mut response = self.0.with(|sim| {
             sim.stats.requests += 1;
             sim.hold(provider_rules::judge(&request).map_err(|e| format!("I5: {e}")));
-            match sim.plain {
-                true => text("a plain answer"),
-                false => respond(&mut Rng::new(digest(sim.seed, &request)), &request),
+            let mut rng = Rng::new(digest(sim.seed, &request));
+            let mut response = match (is_summary(&request), sim.plain) {
+                (true, plain) => summary(&mut rng, plain),
+                (false, true) => text("a plain answer"),
+                (false, false) => respond(&mut rng, &request),
+            };
+            if let Some(window) = sim.plan.window {
+                let size = size(&request);
+                if size > window / 2 && !is_summary(&request) {
+                    sim.broken(format!("C24: a request of {size} tokens, the window has {window}"));
+                }
+                count(&mut response, size);
             }
+            response
         });
         if self.0.with(|sim| sim.plan.schedule == Schedule::Orderly) {
             // What a crash answers as lost makes another end.
@@ -166,6 +176,51 @@ fn digest(seed: u64, request: &ModelRequest) -> u64 {
         }
     }
     hash(seed, parts.iter().map(String::as_str))
+}
+
+fn is_summary(request: &ModelRequest) -> bool {
+    request.system.as_deref().is_some_and(|system| system.starts_with("You summarise a conversation"))
+}
+
+/// Tokens of a request's texts.
+fn size(request: &ModelRequest) -> u64 {
+    let bytes = |message: &RequestMessage| match message {
+        RequestMessage::User(content) => ContentPart::join_text(content).len(),
+        RequestMessage::Assistant(said) => {
+            let calls = said.calls.iter().map(|call| call.name.len() + call.arguments.len());
+            said.text.as_ref().map_or(0, String::len) + calls.sum::<usize>()
+        }
+        RequestMessage::ToolResults(results) => {
+            results.iter().map(|result| ContentPart::join_text(&result.parts).len()).sum()
+        }
+    };
+    request.messages.iter().map(bytes).sum::<usize>() as u64 / 4
+}
+
+/// What a provider counts is what there is.
+fn count(response: &mut Response, size: u64) {
+    for event in response.iter_mut().flatten() {
+        if let ModelEvent::End { usage: Some(usage), .. } = event {
+            usage.input = size;
+        }
+    }
+}
+
+/// A summary, now and then one that is none.
+fn summary(rng: &mut Rng, plain: bool) -> Response {
+    let fails = |class| vec![Err(ModelError::new(class, "by content"))];
+    let good = format!("Goal: to go on. {}", "It went on. ".repeat(20 + rng.below(60)));
+    match if plain { 99 } else { rng.below(100) } {
+        0..=4 => fails(ErrorClass::Overflow),
+        5..=9 => fails(ErrorClass::Refused),
+        10..=12 => fails(ErrorClass::Fatal),
+        13..=17 => vec![say("half of it"), end(StopReason::MaxTokens)],
+        18..=20 => vec![say("I will not"), end(StopReason::Refusal)],
+        21 | 22 => vec![end(StopReason::EndTurn)],
+        23..=25 => vec![calls(rng).remove(0), end(StopReason::ToolUse)],
+        26..=29 => vec![say(&"far too long ".repeat(6_000)), end(StopReason::EndTurn)],
+        _ => text(&good),
+    }
 }
 
 fn end(stop: StopReason) -> Result<ModelEvent, ModelError> {

@@ -1,12 +1,15 @@
 //! Who sends: people, producers that send again or send rubbish, and the tools' answers that are due.
 
-use dormouse::message::{DedupId, ImageData, InputContent, InputMessage, RawJson, ThreadId};
+use dormouse::message::{Compact, DedupId, ImageData, InputContent, InputMessage, RawJson, ThreadId};
 
 use crate::driver::Loop;
 use crate::plan::Schedule;
 use crate::queue::Window;
 use crate::sent::Kind;
 use crate::sim::Later;
+
+/// Repeats of a phrase in the longest text.
+const LONGEST: usize = 500;
 
 impl Loop<'_> {
     /// A person writes, or somebody sends what is none of a person's text.
@@ -31,6 +34,14 @@ impl Loop<'_> {
             let body = body[people.below(body.len())].to_owned();
             return self.world.with(|sim| sim.send_body(thread, &dedup, body, Kind::Junk, Window::Kept));
         }
+        let asks = self.world.with(|sim| sim.plan.window.is_some() && people.chance(sim.plan.compact));
+        if asks {
+            self.texts += 1;
+            let content = InputContent::Compact(Compact { manual: people.chance(700), focus: None });
+            let message = InputMessage::plain(thread.clone(), content);
+            let dedup = DedupId::new(format!("compact-{}", self.texts));
+            return self.world.with(|sim| sim.send(&message, &dedup, Kind::of(&message), Window::Kept));
+        }
         let kind = people.below(100);
         self.text(thread, ["hello", "go on", "what now"][kind % 3]);
     }
@@ -46,7 +57,14 @@ impl Loop<'_> {
                 data: ImageData::Url(format!("https://image.example/{token}")),
                 media_type: Some("png".to_owned()),
             },
-            _ => InputContent::Text(format!("{text} {token}")),
+            _ => match self.world.with(|sim| sim.plan.window) {
+                // Long enough for a few of them to fill a window.
+                Some(_) => {
+                    let rest = "and so it goes on. ".repeat(self.people.below(LONGEST));
+                    InputContent::Text(format!("{text} {token} {rest}"))
+                }
+                None => InputContent::Text(format!("{text} {token}")),
+            },
         };
         let image = matches!(content, InputContent::Image { .. });
         let mut refusable = matches!(&content, InputContent::Text(text) if text.trim().is_empty());

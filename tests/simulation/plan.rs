@@ -1,7 +1,12 @@
 //! What kind of world a seed makes. Each seed switches some kinds of trouble off and others up: faults that are
 //! always mixed hide the histories that only one of them leads to.
 
+use std::time::Duration;
+
 use crate::rng::Rng;
+
+/// Worlds whose threads outgrow their window, per mille.
+const COMPACTED: u32 = 250;
 
 /// Whether anything may happen at any time, or only while everything else is at rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +50,10 @@ pub struct Plan {
     pub resend: u32,
     /// Bodies that nobody can read.
     pub junk: u32,
+    /// Tokens of the model's window. Where it is known, texts are long and threads are compacted.
+    pub window: Option<u64>,
+    /// People who ask for a compaction where others write.
+    pub compact: u32,
 }
 
 impl Plan {
@@ -52,7 +61,7 @@ impl Plan {
         let mut rng = Rng::new(seed ^ 0x5EED);
         let rng = &mut rng;
         let stale = rng.chance(200);
-        Self {
+        let mut plan = Self {
             schedule: Schedule::Free,
             threads: rng.pick(&[1, 1, 2, 3]),
             texts: 2 + rng.below(6),
@@ -73,7 +82,22 @@ impl Plan {
             events: rng.pick(&[0, 150, 500]),
             resend: rng.pick(&[0, 0, 100]),
             junk: rng.pick(&[0, 0, 60]),
+            window: None,
+            compact: 0,
+        };
+        if !stale && rng.chance(COMPACTED) {
+            plan.window = Some(rng.pick(&[11_000, 16_000, 32_000]));
+            plan.compact = rng.pick(&[0, 100, 300]);
+            plan.texts += 4 + rng.below(8);
+            // What summarises takes its time.
+            plan.visibility_s = 700;
         }
+        plan
+    }
+
+    /// What an invocation may take: never a multiple of the unit of time, so that no two moments meet.
+    pub fn invocation(&self) -> Duration {
+        Duration::from_millis(if self.window.is_some() { 413_900 } else { 53_900 })
     }
 
     pub fn orderly(seed: u64, crash: u32) -> Self {
@@ -99,6 +123,8 @@ impl Plan {
             events: rng.pick(&[0, 200, 500]),
             resend: 0,
             junk: 0,
+            window: None,
+            compact: 0,
         }
     }
 }

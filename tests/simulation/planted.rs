@@ -23,6 +23,8 @@ pub enum Bug {
     NoFence,
     /// Promises are forgotten as soon as they are written.
     NoOutbox,
+    /// A summary is written on whatever another one has left in the meantime.
+    NoCompactionFence,
 }
 
 pub struct Planted {
@@ -68,6 +70,7 @@ impl ConversationStore for Planted {
             }
             Bug::NoFence => commit = self.rebase(commit).await?,
             Bug::NoOutbox => commit.meta.outbox.clear(),
+            Bug::NoCompactionFence => {}
         }
         self.inner.commit(commit).await
     }
@@ -76,7 +79,19 @@ impl ConversationStore for Planted {
         self.inner.load(thread, dedup).await
     }
 
-    async fn compact(&self, change: CompactionCommit) -> Result<Compacted, StoreError> {
+    async fn load_for_request(&self, thread: &ThreadId, dedup: &[DedupId]) -> Result<Loaded, StoreError> {
+        self.inner.load_for_request(thread, dedup).await
+    }
+
+    async fn compact(&self, mut change: CompactionCommit) -> Result<Compacted, StoreError> {
+        if self.bug == Bug::NoCompactionFence
+            && let Some(now) = self.inner.meta(&change.thread).await?
+        {
+            change.last = now.compaction.last;
+            if let Some(generation) = &mut change.generation {
+                generation.at.id.number = change.last + 1;
+            }
+        }
         self.inner.compact(change).await
     }
 

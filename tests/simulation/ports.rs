@@ -93,6 +93,13 @@ impl ConversationStore for Ports {
         Ok(loaded)
     }
 
+    async fn load_for_request(&self, thread: &ThreadId, dedup: &[DedupId]) -> Result<Loaded, StoreError> {
+        self.0.with(|sim| sim.stats.slices += 1);
+        let loaded = self.read("load refused").await?.load_for_request(thread, dedup).await?;
+        self.0.pause().await;
+        Ok(loaded)
+    }
+
     async fn commit(&self, commit: Commit) -> Result<Committed, StoreError> {
         self.0.pause().await;
         if self.0.strikes(|plan| plan.store, "commit refused") {
@@ -113,8 +120,20 @@ impl ConversationStore for Ports {
     }
 
     async fn compact(&self, change: CompactionCommit) -> Result<Compacted, StoreError> {
+        let thread = change.thread.clone();
+        let made = change.generation.is_some();
+        let compacted = self.read("compaction refused").await?.compact(change).await?;
+        self.0.with(|sim| {
+            sim.note(|| format!("  compaction of {thread}: {compacted:?}, a generation: {made}"));
+            sim.stats.generations += u64::from(made && compacted == Compacted::Done);
+            let held = sim.is_whole(&thread);
+            sim.hold(held);
+        });
         self.0.pause().await;
-        self.read("compaction refused").await?.compact(change).await
+        match self.0.strikes(|plan| plan.store, "the compaction's answer is lost") {
+            true => Err(outage()),
+            false => Ok(compacted),
+        }
     }
 
     async fn generation(&self, id: &GenerationId) -> Result<Option<Generation>, StoreError> {

@@ -26,6 +26,10 @@ pub enum Kind {
         call: CallId,
     },
     Release,
+    /// Asks for a compaction.
+    Compact,
+    /// Says that a compaction has ended.
+    Compacted,
     /// The drain's word of a message that died.
     Undeliverable,
     /// A body that nobody can read.
@@ -43,6 +47,8 @@ impl Kind {
             (InputContent::OAuthRequired(oauth), _) => Self::Consent { call: oauth.id.clone() },
             (InputContent::UserChoiceRequired(choice), _) => Self::Choice { call: choice.id.clone() },
             (InputContent::Release, _) => Self::Release,
+            (InputContent::Compact(_), _) => Self::Compact,
+            (InputContent::CompactionComplete(_), _) => Self::Compacted,
             (InputContent::Undeliverable(_), _) => Self::Undeliverable,
             _ => Self::Junk,
         }

@@ -33,6 +33,8 @@ pub struct Stats {
     pub given_up: u64,
     /// Messages that their queue gave up on.
     pub died: u64,
+    /// Summaries that stand for the older part of a thread.
+    pub generations: u64,
 }
 
 impl AddAssign for Stats {
@@ -48,6 +50,7 @@ impl AddAssign for Stats {
         self.duplicates += other.duplicates;
         self.given_up += other.given_up;
         self.died += other.died;
+        self.generations += other.generations;
     }
 }
 
