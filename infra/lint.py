@@ -116,6 +116,17 @@ def own_rules(template, source_folder):
     if int(api["Timeout"]) >= GATEWAY_SECONDS:
         yield f"Api: a timeout of {api['Timeout']} s outlasts the gateway's {GATEWAY_SECONDS} s"
 
+    url = resources["StreamUrl"]["Properties"]
+    if url.get("InvokeMode") != "RESPONSE_STREAM":
+        yield "StreamUrl: without RESPONSE_STREAM its answers are whole or not at all"
+    if "Cors" in url:
+        yield "StreamUrl: the function says it; said twice, a browser refuses it"
+    if url.get("AuthType") != {"Ref": "StreamAuth"} or template["Parameters"]["StreamAuth"]["Default"] != "AWS_IAM":
+        yield "StreamUrl: it is open to everybody unless somebody says otherwise"
+    for name, resource in resources.items():
+        if resource["Type"] == "AWS::Lambda::Permission" and resource["Properties"]["Principal"] == "*" and resource.get("Condition") != "StreamIsPublic":
+            yield f"{name}: everybody may invoke a function, whatever StreamAuth says"
+
     for name, wanted in {"DeduplicationScope": "messageGroup", "FifoThroughputLimit": "perMessageGroupId"}.items():
         if queue.get(name) != wanted:
             yield f"InputQueue: {name} is {queue.get(name)}, not {wanted}"

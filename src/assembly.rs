@@ -172,6 +172,11 @@ pub async fn access(config: &Config, shared: &SdkConfig, reach: Reach) -> Result
             let problem = "is \"none\", but others can reach this address; leave it out, or set \"bearer\"";
             return Err(ConfigError::field("http.auth", problem).into());
         }
+        (Some(HttpAuth::Iam), Reach::Loopback) => {
+            let problem = "is \"iam\", but only a function URL of AWS checks signatures";
+            return Err(ConfigError::field("http.auth", problem).into());
+        }
+        (Some(HttpAuth::Iam), Reach::Network) => return Ok(Access::Iam),
         (Some(HttpAuth::Bearer), Reach::Loopback | Reach::Network) => {}
     }
     let (field, json) = match (&http.tokens_secret, &http.tokens_env) {

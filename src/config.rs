@@ -3,6 +3,7 @@
 //! Every field is documented here and in the README; an error names the field. Keys are never values of the
 //! configuration but references: the name of an environment variable, or the ARN of a secret.
 
+mod cors;
 mod mcp;
 mod tool_server;
 mod webhooks;
@@ -123,6 +124,11 @@ pub struct HttpConfig {
     pub tokens_secret: Option<String>,
     /// The same JSON in an environment variable of this name, where there is no secret.
     pub tokens_env: Option<String>,
+    /// Origins whose pages may use the routes of AG-UI clients; absent: all, since who may ask is decided by the token, which
+    /// no browser sends by itself. Empty: what stands in front of the router says so.
+    pub cors_origins: Option<Vec<String>>,
+    /// Headers that these pages may send besides the usual ones.
+    pub cors_headers: Vec<String>,
 }
 
 /// How whoever asks is known.
@@ -133,6 +139,9 @@ pub enum HttpAuth {
     None,
     /// By a bearer token, which stands for a principal.
     Bearer,
+    /// By whom the function URL in front of the stream function has found out to be asking: it must ask for signatures
+    /// (`AWS_IAM`).
+    Iam,
 }
 
 /// Names of AWS resources.
@@ -318,6 +327,7 @@ impl Config {
             let problem = "is missing, and so is http.tokens_env; `auth = \"bearer\"` needs one of them";
             return Err(ConfigError::field("http.tokens_secret", problem));
         }
+        cors::check(&self.http)?;
         for (name, server) in &self.tool_servers {
             tool_server::check(self, name, server)?;
         }

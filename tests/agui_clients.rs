@@ -4,117 +4,30 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![cfg(feature = "local")]
 
+#[path = "support/clients.rs"]
+mod clients;
 #[path = "support/command.rs"]
 mod command;
 
-use std::io::Write;
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Command;
+use std::time::Duration;
 
-use axum::Json;
-use axum::routing::{get, post};
 use command::{Home, Serving};
 use serde_json::{Value, json};
 
-/// No driver may take longer, on a busy machine.
-const LIMIT: Duration = Duration::from_secs(400);
-/// Milliseconds for one step of a driver.
-const STEP: &str = "30000";
-
-/// Drivers wait for what a browser does at once: one after another they disturb each other less.
-static ONE_AT_A_TIME: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
-
-/// Tools as the drivers expect them, in this process. A result goes to the callback, as of any tool server.
-async fn tool_server() -> String {
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}", listener.local_addr().unwrap());
-    let tool = |name: &str, destructive: bool| json!({ "name": name, "description": "d", "inputSchema": { "type": "object" }, "annotations": { "destructive": destructive } });
-    let tools = [
-        tool("srv_echo", false),
-        tool("srv_fail", false),
-        tool("srv_slow", false),
-        tool("srv_guarded", true),
-    ];
-    let manifest = json!({ "name": "srv", "endpoint": format!("{url}/invoke"), "tools": tools });
-    let app = axum::Router::new()
-        .route("/.well-known/rap-toolset", get(move || async move { Json(manifest) }))
-        .route(
-            "/invoke",
-            post(|Json(call): Json<Value>| async move {
-                tokio::spawn(answer(call));
-            }),
-        )
-        .fallback(|| async {});
-    tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
-    url
-}
-
-async fn answer(call: Value) {
-    let text = match call["operation"].as_str().unwrap() {
-        "srv_fail" => "Error: tool broke".to_owned(),
-        "srv_slow" => {
-            let ms = call["arguments"]["ms"].as_u64().unwrap_or_default().min(5_000);
-            tokio::time::sleep(Duration::from_millis(ms)).await;
-            call["arguments"].to_string()
-        }
-        _ => call["arguments"].to_string(),
-    };
-    let result =
-        json!({ "type": "tool_result", "group_id": call["group_id"], "id": call["id"], "text": text });
-    let callback = call["callback_url"].as_str().unwrap();
-    reqwest::Client::new().post(callback).json(&result).send().await.unwrap();
-}
-
 /// The real binary with those tools and the scripted model; none, said loudly, where there are no drivers.
 async fn serve(home: &Home) -> Option<(Serving, String)> {
-    let Some(drivers) = std::env::var("DORMOUSE_TEST_AGUI").ok().filter(|path| !path.is_empty()) else {
-        let say = b"SKIPPED: DORMOUSE_TEST_AGUI is unset, no test against AG-UI clients\n";
-        std::io::stderr().write_all(say).unwrap();
-        return None;
-    };
-    let tools = tool_server().await;
-    let config = format!(
-        "allow_http_hosts = ['127.0.0.1']\n[models.default]\nprovider = 'scripted'\n\
-         [tool_servers.srv]\nurl = '{tools}'\ndestructive = 'ask'\n"
-    );
-    std::fs::write(home.path("dormouse.toml"), config).unwrap();
+    let drivers = clients::drivers()?;
+    std::fs::write(home.path("dormouse.toml"), clients::config(&clients::tool_server().await)).unwrap();
     Some((home.serve(&[]), drivers))
 }
 
 /// Runs one driver to its end; what it says is the failure.
 async fn drive(driver: &str, more: &[&str]) {
-    let _turn = ONE_AT_A_TIME.lock().await;
     let home = Home::new();
     let Some((serving, drivers)) = serve(&home).await else { return };
     let endpoint = format!("{}/agui/agent/default/run", serving.endpoints["http"].as_str().unwrap());
-    let log = home.path("driver.log");
-    let out = std::fs::File::create(&log).unwrap();
-    let mut child = Command::new("node")
-        .current_dir(&drivers)
-        .args([driver, &endpoint, "--timeout", STEP])
-        .args(more)
-        .stdin(Stdio::null())
-        .stdout(out.try_clone().unwrap())
-        .stderr(out)
-        .spawn()
-        .unwrap();
-    let started = Instant::now();
-    let status = loop {
-        match child.try_wait().unwrap() {
-            Some(status) => break Some(status),
-            None if started.elapsed() > LIMIT => {
-                child.kill().unwrap();
-                child.wait().unwrap();
-                break None;
-            }
-            None => tokio::time::sleep(Duration::from_millis(100)).await,
-        }
-    };
-    let said = std::fs::read_to_string(&log).unwrap();
-    assert!(status.is_some_and(|status| status.success()), "{driver}:\n{said}");
-    let summary = said.lines().last().unwrap_or_default();
-    assert!(summary.ends_with(" 0 failed") && !summary.starts_with("0 "), "{driver}:\n{said}");
-    eprintln!("{driver}: {summary}");
+    clients::drive(&drivers, driver, &endpoint, more).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -129,7 +129,7 @@ async fn r2_only_what_comes_before_a_run_is_a_status() {
     assert_eq!(answer.status(), 401);
     assert_eq!(answer.headers()["access-control-allow-origin"], "*");
     let preflight = closed.http.request(reqwest::Method::OPTIONS, format!("{}/info", closed.url));
-    assert_eq!(preflight.send().await.unwrap().status(), 204, "a browser sends no token with it");
+    assert_eq!(preflight.send().await.unwrap().status(), 200, "a browser sends no token with it");
 }
 
 #[tokio::test]
@@ -282,4 +282,39 @@ async fn a_client_that_connects_is_shown_the_thread_and_then_the_run_under_way()
     assert_eq!((&events[3]["runId"], types(&events).last()), (&json!("r2"), Some(&"RUN_FINISHED")));
     let said: String = events.iter().filter_map(|event| event["delta"].as_str()).collect();
     assert_eq!(said, "let me look{\"k\":1}it is done");
+}
+
+#[tokio::test]
+async fn a_double_click_is_one_turn_and_both_streams_show_it() {
+    let front = Front::new(Access::Loopback).await;
+    let posted = input("t", "r1", json!([user("u1", "slow 20 word")]));
+    let (first, second, ()) = tokio::join!(front.run(&posted), front.run(&posted), async {
+        // Both may have queued it: under one id, of which a FIFO queue takes one.
+        while front.outbox.sent().is_empty() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        front.work().await;
+    });
+    let said = |events: &[Value]| {
+        events.iter().filter_map(|event| event["delta"].as_str()).collect::<Vec<_>>().concat()
+    };
+    assert_eq!(said(&first), vec!["word"; 20].join(" "));
+    assert_eq!(said(&first), said(&second));
+    assert_eq!((types(&first).last(), types(&second).last()), (Some(&"RUN_FINISHED"), Some(&"RUN_FINISHED")));
+    assert_eq!(front.world.story_of(&ThreadId::from("t")).await.len(), 2);
+}
+
+#[tokio::test]
+async fn r2_a_closed_thread_says_so_in_a_stream() {
+    let front = Front::new(Access::Loopback).await;
+    front.answered(&input("t", "r1", json!([user("u1", "say alpha")]))).await;
+    let close = InputMessage::plain(ThreadId::from("t"), InputContent::Close);
+    front.world.done(&front.world.message(&close)).await;
+    let events = front.answered(&input("t", "r2", json!([user("u1", ""), user("u2", "say bravo")]))).await;
+    assert_eq!(types(&events), ["RUN_STARTED", "RUN_ERROR"]);
+    assert_eq!(
+        (&events[1]["code"], &events[1]["message"]),
+        (&json!("INTERNAL"), &json!("the thread is closed"))
+    );
 }

@@ -3,6 +3,8 @@
 
 #[path = "support/crash.rs"]
 mod crash;
+#[path = "agui_runs/edges.rs"]
+mod edges;
 #[path = "agui_runs/endings.rs"]
 mod endings;
 #[path = "support/world.rs"]
@@ -107,7 +109,11 @@ async fn shown(world: &World, run: &str) -> Vec<String> {
 
 /// The thread as a client's messages: role and id.
 async fn listed(world: &World) -> Vec<String> {
-    let loaded = world.store.load(&thread(), &[]).await.unwrap();
+    listed_of(world, &thread()).await
+}
+
+async fn listed_of(world: &World, thread: &ThreadId) -> Vec<String> {
+    let loaded = world.store.load(thread, &[]).await.unwrap();
     let meta = loaded.meta.unwrap();
     messages(&place(meta.logs(), &loaded.items))
         .iter()

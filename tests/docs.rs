@@ -92,6 +92,29 @@ fn the_table_of_requirements_is_whole_and_every_test_it_names_exists() {
 }
 
 #[test]
+fn every_case_of_clients_has_a_test_that_exists_or_says_why_not() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut tests = BTreeSet::new();
+    functions(&root.join("tests"), &mut tests);
+    let document = std::fs::read_to_string(root.join("docs/ag-ui.md")).unwrap();
+    let mut cases = 0;
+    for line in document.lines() {
+        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+        let ["", number, _, proof, ""] = cells[..] else { continue };
+        let Ok(number) = number.parse::<usize>() else { continue };
+        cases += 1;
+        assert_eq!(number, cases, "the cases are numbered in order");
+        let names = named(proof);
+        for name in &names {
+            assert!(tests.contains(*name), "{number} names {name}, which is no test");
+        }
+        let excused = ["Not ours: ", "Open: "].iter().any(|excuse| proof.starts_with(excuse));
+        assert!(excused || !names.is_empty(), "{number} has no proof and says no reason");
+    }
+    assert!(cases > 40, "{cases}");
+}
+
+#[test]
 fn every_document_names_tests_that_exist() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut tests = BTreeSet::new();

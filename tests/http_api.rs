@@ -553,7 +553,7 @@ async fn the_configuration_opens_nothing_to_others_without_tokens() {
     use dormouse::assembly::{Reach, access};
     use dormouse::config::{HttpAuth, HttpConfig};
     let with = async |auth, tokens_env: Option<&str>, reach| {
-        let http = HttpConfig { auth, tokens_env: tokens_env.map(str::to_owned), tokens_secret: None };
+        let http = HttpConfig { auth, tokens_env: tokens_env.map(str::to_owned), ..HttpConfig::default() };
         let config = Config { http, ..Config::default() };
         let access = access(&config, &aws_config::SdkConfig::builder().build(), reach).await;
         access.map_err(|e| e.to_string())

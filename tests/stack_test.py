@@ -230,7 +230,7 @@ class World:
     def logs(self):
         """The functions' log lines, for the eyes of whoever reads a failure."""
         logs = client("logs", self.endpoint)
-        for name in ("worker", "drain", "api"):
+        for name in ("worker", "drain", "api", "stream"):
             with contextlib.suppress(ClientError):
                 events = logs.filter_log_events(logGroupName=f"/dormouse/{STACK}/{name}", limit=200)["events"]
                 print(f"--- log of {name}", *(event["message"].rstrip() for event in events), sep="\n")

@@ -66,7 +66,7 @@ export DORMOUSE_TEST_MCP_EXCEL="$DORMOUSE_MCP/excel-mcp-server"
 export DORMOUSE_TEST_AIMOCK="$DORMOUSE_AIMOCK/llmock"
 export DORMOUSE_TEST_AGUI="$DORMOUSE_AGUI"
 # What mostly waits runs beside what mostly computes.
-waits=(agui_clients agui_http examples load mock_llms peer_sandbox peers restart schedules time_limits timers)
+waits=(agui_clients agui_http agui_stream examples load mock_llms peer_sandbox peers restart schedules time_limits timers)
 computes=()
 for file in tests/*.rs; do
   name="$(basename "$file" .rs)"

@@ -15,7 +15,7 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Extension, Path, State};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
@@ -44,10 +44,6 @@ impl StreamTime {
 
 /// SQS's bound on a message group.
 const MAX_GROUP_CHARS: usize = 128;
-/// Methods of these routes, for browsers.
-const METHODS: HeaderValue = HeaderValue::from_static("GET, POST, OPTIONS");
-/// Headers that a browser may send.
-const HEADERS: HeaderValue = HeaderValue::from_static("content-type, authorization, accept, idempotency-key");
 
 /// A thread's name for a client's name of it: the same where SQS can carry it.
 fn thread_of(name: &str) -> ThreadId {
@@ -59,25 +55,8 @@ fn thread_of(name: &str) -> ThreadId {
     }
 }
 
-/// Lets pages of other origins read an answer: who may ask is decided by the token, which no browser sends by itself.
-fn open(mut response: Response) -> Response {
-    let headers = response.headers_mut();
-    headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static("*"));
-    response
-}
-
-/// `OPTIONS` of every route here.
-pub(super) async fn preflight() -> Response {
-    let allow: [(HeaderName, HeaderValue); 3] = [
-        (header::ACCESS_CONTROL_ALLOW_METHODS, METHODS),
-        (header::ACCESS_CONTROL_ALLOW_HEADERS, HEADERS),
-        (header::ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("600")),
-    ];
-    open((StatusCode::NO_CONTENT, allow).into_response())
-}
-
 fn answer(result: Result<Response, ApiError>) -> Response {
-    open(result.unwrap_or_else(IntoResponse::into_response))
+    result.unwrap_or_else(IntoResponse::into_response)
 }
 
 /// The store of runs.
@@ -124,9 +103,6 @@ async fn begin(
 ) -> Result<Response, ApiError> {
     let thread = thread_of(&input.thread_id);
     let known = known(&deps, caller, &thread).await?;
-    if known.as_ref().is_some_and(|meta| meta.closed) {
-        return Err(ApiError::new(StatusCode::CONFLICT, "the thread is closed"));
-    }
     let now_ms = SystemClock.now_ms();
     let config = serde_json::to_string(&input.config).map_err(|e| ApiError::bad(e.to_string()))?;
     let row = RunRow::queued(&input.run_id, config, now_ms + tail::ATTACHED_MS);

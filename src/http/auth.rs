@@ -30,6 +30,25 @@ pub enum Access {
     Loopback,
     /// Whoever has a token, for their own threads.
     Bearer(Tokens),
+    /// Whoever has signed the request, for the threads of that [`IamPrincipal`].
+    Iam,
+}
+
+/// Who has signed a request, as whatever serves the router has been told by AWS: an extension of the request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IamPrincipal(String);
+
+impl IamPrincipal {
+    /// By the ARN of who asks. All sessions of a role are one principal: their names are made up by whoever takes it on.
+    pub fn new(arn: &str) -> Self {
+        let mut parts = arn.splitn(3, '/');
+        Self(match (parts.next(), parts.next(), parts.next()) {
+            (Some(before), Some(role), Some(_)) if before.ends_with(":assumed-role") => {
+                format!("{before}/{role}")
+            }
+            _ => arn.to_owned(),
+        })
+    }
 }
 
 /// Bearer tokens by principal, kept as digests.
@@ -105,6 +124,12 @@ impl FromRequestParts<HttpDeps> for Caller {
                     StatusCode::FORBIDDEN,
                     "without `http.auth` threads are there for this machine alone",
                 )),
+            },
+            Access::Iam => match parts.extensions.get::<IamPrincipal>() {
+                Some(IamPrincipal(arn)) if !arn.is_empty() => Ok(Self::Principal(arn.clone())),
+                Some(_) | None => {
+                    Err(ApiError::new(StatusCode::FORBIDDEN, "the request is not signed for this address"))
+                }
             },
             Access::Bearer(tokens) => {
                 let token = bearer(&parts.headers);
@@ -186,6 +211,15 @@ mod tests {
         assert!(!error(r#"{"ann":"short-secret"}"#).contains("short-secret"));
         assert!(error(r#"{"a":"aaaaaaaaaaaaaaaa","b":"aaaaaaaaaaaaaaaa"}"#).contains("same token"));
         assert!(error("[\"aaaaaaaaaaaaaaaa\"]").contains("principal"));
+    }
+
+    #[test]
+    fn sessions_of_a_role_are_one_principal() {
+        let role = "arn:aws:sts::123456789012:assumed-role/web";
+        assert_eq!(IamPrincipal::new(&format!("{role}/one")), IamPrincipal::new(&format!("{role}/two")));
+        assert_ne!(IamPrincipal::new(&format!("{role}/one")), IamPrincipal::new(&format!("{role}2/one")));
+        let user = "arn:aws:iam::123456789012:user/team/ann";
+        assert_eq!(IamPrincipal::new(user), IamPrincipal(user.to_owned()));
     }
 
     #[test]

@@ -16,6 +16,7 @@
 //! | `calls` | ending a response, and the calls that a thread waits for |
 //! | `operations` | rewinding, forking, summarising and closing threads |
 //! | `agui` | runs of AG-UI clients, and threads as their messages |
+//! | `cors` | which pages may use those |
 //! | `auth` | who asks, and which threads are theirs |
 //! | `openapi` | the description of all of it |
 
@@ -25,6 +26,7 @@ mod body;
 mod callback;
 mod calls;
 mod choices;
+mod cors;
 mod hooks;
 mod openapi;
 mod operations;
@@ -42,13 +44,17 @@ use crate::rap::callback::CallbackDeps;
 use crate::store::StoreError;
 
 pub use agui::StreamTime;
-pub use auth::Access;
+pub use auth::{Access, IamPrincipal};
 pub use calls::{resent_by_hand, settled_by_hand, unsendable, waiting_since};
 pub use operations::{Preview, preview};
 pub use signatures::WebhookSecrets;
 
 /// Header by which a sender says that two POSTs are one.
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
+/// Before the routes of AG-UI clients.
+const AGUI: &str = "/agui/";
+/// Whether there is anybody.
+const HEALTH: &str = "/healthz";
 /// What is answered where there is nothing.
 const NO_ADDRESS: &str = "there is no such address";
 
@@ -66,7 +72,7 @@ pub struct HttpDeps {
 /// Every route, as the description names it.
 fn routes() -> Vec<(&'static str, &'static str, MethodRouter<HttpDeps>)> {
     vec![
-        ("get", "/healthz", get(health)),
+        ("get", HEALTH, get(health)),
         ("get", "/openapi.json", get(openapi::document)),
         ("post", "/rap/{token}", post(callback::receive)),
         ("post", "/hooks/{token}", post(hooks::receive)),
@@ -86,24 +92,43 @@ fn routes() -> Vec<(&'static str, &'static str, MethodRouter<HttpDeps>)> {
         ("get", "/threads/{id}/pending", get(calls::pending)),
         ("post", "/threads/{id}/pending/{call_id}/settle", post(calls::settle)),
         ("post", "/threads/{id}/calls/{call_id}/resend", post(calls::resend)),
-        ("post", "/agui/agent/{agent}/run", post(agui::run).options(agui::preflight)),
-        ("post", "/agui/agent/{agent}/connect", post(agui::connect).options(agui::preflight)),
-        ("post", "/agui/agent/{agent}/stop/{thread}", post(agui::stop).options(agui::preflight)),
-        ("get", "/agui/info", get(agui::info).options(agui::preflight)),
-        ("get", "/agui/threads/{thread}/messages", get(agui::messages).options(agui::preflight)),
+        ("post", "/agui/agent/{agent}/run", post(agui::run)),
+        ("post", "/agui/agent/{agent}/connect", post(agui::connect)),
+        ("post", "/agui/agent/{agent}/stop/{thread}", post(agui::stop)),
+        ("get", "/agui/info", get(agui::info)),
+        ("get", "/agui/threads/{thread}/messages", get(agui::messages)),
     ]
 }
 
 /// All routes, as `GET /openapi.json` describes them. Every answer is JSON; an error is `{"error":"…"}`.
 pub fn router(deps: HttpDeps) -> Router {
-    let routes = routes().into_iter();
-    routes
-        .fold(Router::new(), |router, (_, path, handler)| router.route(path, handler))
-        .fallback(|| async { error(StatusCode::NOT_FOUND, NO_ADDRESS) })
-        .method_not_allowed_fallback(|| async {
-            error(StatusCode::METHOD_NOT_ALLOWED, "this address does not take that method")
-        })
-        .with_state(deps)
+    serving(deps, |_| true)
+}
+
+/// The routes of AG-UI clients alone, for a function whose answers are streamed.
+pub fn agui_router(deps: HttpDeps) -> Router {
+    serving(deps, |path| path.starts_with(AGUI) || path == HEALTH)
+}
+
+fn serving(deps: HttpDeps, is_served: impl Fn(&str) -> bool) -> Router {
+    let (agui, others): (Vec<_>, Vec<_>) = routes()
+        .into_iter()
+        .filter(|(_, path, _)| is_served(path))
+        .partition(|(_, path, _)| path.starts_with(AGUI));
+    let of = |routes: Vec<(_, &str, MethodRouter<HttpDeps>)>| {
+        let routes = routes.into_iter();
+        routes
+            .fold(Router::new(), |router, (_, path, handler): (&str, _, _)| router.route(path, handler))
+            // Here, or what is laid around the routes is not laid around it.
+            .method_not_allowed_fallback(|| async {
+                error(StatusCode::METHOD_NOT_ALLOWED, "this address does not take that method")
+            })
+    };
+    let agui = match cors::layer(&deps.callback.config.http) {
+        Some(cors) => of(agui).layer(cors),
+        None => of(agui),
+    };
+    of(others).merge(agui).fallback(|| async { error(StatusCode::NOT_FOUND, NO_ADDRESS) }).with_state(deps)
 }
 
 async fn health() -> Response {

@@ -97,15 +97,26 @@ impl Cloud {
         }
     }
 
-    /// A new process of the worker. Configured as the template does it: inline TOML for what is the user's, variables
-    /// for names, and the endpoints of the two services in the variables that the SDKs know.
+    /// A new process of the worker, with a scripted model and the tools for notes.
     pub async fn worker(&self) -> Worker {
         let toml = format!(
             "allow_http_hosts = ['127.0.0.1']\n[agents.default]\nmodel = 'scripted'\n\
              [tool_servers.notes]\nurl = '{}'\n",
             self.tools_url
         );
-        let settings = [
+        self.worker_with(toml).await
+    }
+
+    /// A new process of the worker.
+    pub async fn worker_with(&self, toml: String) -> Worker {
+        let number = self.started.fetch_add(1, Ordering::Relaxed);
+        Worker::start(&self.settings(toml), &self.logs.path().join(format!("worker-{number}.log"))).await
+    }
+
+    /// What a function is configured with, as the template does it: inline TOML for what is the user's, variables for names,
+    /// and the endpoints of the two services in the variables that the SDKs know.
+    pub fn settings(&self, toml: String) -> Vec<(&'static str, String)> {
+        vec![
             ("DORMOUSE_CONFIG", toml),
             ("DORMOUSE_AWS__TABLE", self.aws.table().to_owned()),
             ("DORMOUSE_AWS__INPUT_QUEUE_URL", self.aws.input_queue_url()),
@@ -116,9 +127,24 @@ impl Cloud {
             ("CALLBACK_KEYS", KEYS.to_owned()),
             ("AWS_ENDPOINT_URL_DYNAMODB", self.dynamodb.url.clone()),
             ("AWS_ENDPOINT_URL_SQS", self.sqs.url.clone()),
-        ];
-        let number = self.started.fetch_add(1, Ordering::Relaxed);
-        Worker::start(&settings, &self.logs.path().join(format!("worker-{number}.log"))).await
+        ]
+    }
+
+    /// Where processes write their logs.
+    pub fn logs(&self) -> std::path::PathBuf {
+        self.logs.path().to_owned()
+    }
+
+    /// What Lambda does with a queue and one environment of the worker, for as long as it is polled.
+    pub async fn serve_with(&self, toml: String) {
+        let mut worker = self.worker_with(toml).await;
+        loop {
+            let messages = self.take(1).await;
+            if !messages.is_empty() {
+                let answer = worker.invoke(&event(&messages)).await;
+                self.acknowledge(&messages, &answer).await;
+            }
+        }
     }
 
     /// Queues a person's text.

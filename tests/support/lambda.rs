@@ -82,27 +82,7 @@ impl Worker {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let server = tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
-        let child = Command::new(env!("CARGO_BIN_EXE_worker"))
-            .env_clear()
-            .envs([
-                ("AWS_LAMBDA_RUNTIME_API", address.as_str()),
-                ("AWS_LAMBDA_FUNCTION_NAME", "worker"),
-                ("AWS_LAMBDA_FUNCTION_VERSION", "$LATEST"),
-                ("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", "256"),
-                ("AWS_LAMBDA_LOG_GROUP_NAME", "/aws/lambda/worker"),
-                ("AWS_LAMBDA_LOG_STREAM_NAME", "one"),
-                ("AWS_LAMBDA_INITIALIZATION_TYPE", "on-demand"),
-                ("AWS_REGION", "us-east-1"),
-                ("AWS_ACCESS_KEY_ID", "test"),
-                ("AWS_SECRET_ACCESS_KEY", "test"),
-                ("AWS_SESSION_TOKEN", "test"),
-            ])
-            .envs(settings.iter().map(|(name, value)| (*name, value.as_str())))
-            .stdout(std::process::Stdio::null())
-            .stderr(File::create(log).unwrap())
-            .kill_on_drop(true)
-            .spawn()
-            .unwrap();
+        let child = spawn(env!("CARGO_BIN_EXE_worker"), "worker", &address, settings, log);
         Self { child, api, events, answers, server, log: log.to_owned(), invoked: 0 }
     }
 
@@ -181,24 +161,53 @@ impl Drop for Worker {
     }
 }
 
-async fn next(State(api): State<Arc<Api>>) -> Response {
-    let Some((id, event)) = api.events.lock().await.recv().await else { return std::future::pending().await };
-    api.handed_out.notify_one();
-    let deadline = SystemTime::now().duration_since(UNIX_EPOCH).unwrap() + TIMEOUT;
-    let headers = [
+/// Starts a function's binary with `settings` and what Lambda sets, and nothing of this process' environment.
+pub fn spawn(binary: &str, name: &str, api: &str, settings: &[(&str, String)], log: &Path) -> Child {
+    Command::new(binary)
+        .env_clear()
+        .envs([
+            ("AWS_LAMBDA_RUNTIME_API", api),
+            ("AWS_LAMBDA_FUNCTION_NAME", name),
+            ("AWS_LAMBDA_FUNCTION_VERSION", "$LATEST"),
+            ("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", "256"),
+            ("AWS_LAMBDA_LOG_GROUP_NAME", &format!("/aws/lambda/{name}")),
+            ("AWS_LAMBDA_LOG_STREAM_NAME", "one"),
+            ("AWS_LAMBDA_INITIALIZATION_TYPE", "on-demand"),
+            ("AWS_REGION", "us-east-1"),
+            ("AWS_ACCESS_KEY_ID", "test"),
+            ("AWS_SECRET_ACCESS_KEY", "test"),
+            ("AWS_SESSION_TOKEN", "test"),
+        ])
+        .envs(settings.iter().map(|(name, value)| (*name, value.as_str())))
+        .stdout(std::process::Stdio::null())
+        .stderr(File::create(log).unwrap())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap()
+}
+
+/// What an invocation's event comes with.
+pub fn invocation_headers(name: &str, id: &str, deadline: Duration) -> [(&'static str, String); 5] {
+    [
         ("content-type", "application/json".to_owned()),
-        ("lambda-runtime-aws-request-id", id),
+        ("lambda-runtime-aws-request-id", id.to_owned()),
         ("lambda-runtime-deadline-ms", deadline.as_millis().to_string()),
         (
             "lambda-runtime-invoked-function-arn",
-            "arn:aws:lambda:us-east-1:123456789012:function:worker".to_owned(),
+            format!("arn:aws:lambda:us-east-1:123456789012:function:{name}"),
         ),
         (
             "lambda-runtime-trace-id",
             "Root=1-5bef4de7-ad49b0e87f6ef6c87fc2e700;Parent=9a9197af755a6419;Sampled=0".to_owned(),
         ),
-    ];
-    (headers, event).into_response()
+    ]
+}
+
+async fn next(State(api): State<Arc<Api>>) -> Response {
+    let Some((id, event)) = api.events.lock().await.recv().await else { return std::future::pending().await };
+    api.handed_out.notify_one();
+    let deadline = SystemTime::now().duration_since(UNIX_EPOCH).unwrap() + TIMEOUT;
+    (invocation_headers("worker", &id, deadline), event).into_response()
 }
 
 async fn answered(
