@@ -6,13 +6,13 @@
 
 #[path = "support/command.rs"]
 mod command;
+#[path = "support/tool_server.rs"]
+mod tools;
 
 use std::io::Write;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use axum::Json;
-use axum::routing::{get, post};
 use command::{Home, Serving};
 use serde_json::{Value, json};
 
@@ -24,47 +24,6 @@ const STEP: &str = "30000";
 /// Drivers wait for what a browser does at once: one after another they disturb each other less.
 static ONE_AT_A_TIME: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
-/// Tools as the drivers expect them, in this process. A result goes to the callback, as of any tool server.
-async fn tool_server() -> String {
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}", listener.local_addr().unwrap());
-    let tool = |name: &str, destructive: bool| json!({ "name": name, "description": "d", "inputSchema": { "type": "object" }, "annotations": { "destructive": destructive } });
-    let tools = [
-        tool("srv_echo", false),
-        tool("srv_fail", false),
-        tool("srv_slow", false),
-        tool("srv_guarded", true),
-    ];
-    let manifest = json!({ "name": "srv", "endpoint": format!("{url}/invoke"), "tools": tools });
-    let app = axum::Router::new()
-        .route("/.well-known/rap-toolset", get(move || async move { Json(manifest) }))
-        .route(
-            "/invoke",
-            post(|Json(call): Json<Value>| async move {
-                tokio::spawn(answer(call));
-            }),
-        )
-        .fallback(|| async {});
-    tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
-    url
-}
-
-async fn answer(call: Value) {
-    let text = match call["operation"].as_str().unwrap() {
-        "srv_fail" => "Error: tool broke".to_owned(),
-        "srv_slow" => {
-            let ms = call["arguments"]["ms"].as_u64().unwrap_or_default().min(5_000);
-            tokio::time::sleep(Duration::from_millis(ms)).await;
-            call["arguments"].to_string()
-        }
-        _ => call["arguments"].to_string(),
-    };
-    let result =
-        json!({ "type": "tool_result", "group_id": call["group_id"], "id": call["id"], "text": text });
-    let callback = call["callback_url"].as_str().unwrap();
-    reqwest::Client::new().post(callback).json(&result).send().await.unwrap();
-}
-
 /// The real binary with those tools and the scripted model; none, said loudly, where there are no drivers.
 async fn serve(home: &Home) -> Option<(Serving, String)> {
     let Some(drivers) = std::env::var("DORMOUSE_TEST_AGUI").ok().filter(|path| !path.is_empty()) else {
@@ -72,7 +31,7 @@ async fn serve(home: &Home) -> Option<(Serving, String)> {
         std::io::stderr().write_all(say).unwrap();
         return None;
     };
-    let tools = tool_server().await;
+    let tools = tools::serve().await;
     let config = format!(
         "allow_http_hosts = ['127.0.0.1']\n[models.default]\nprovider = 'scripted'\n\
          [tool_servers.srv]\nurl = '{tools}'\ndestructive = 'ask'\n"
