@@ -154,6 +154,20 @@ impl Api {
         self.say("rewound", "say the right way").await;
     }
 
+    /// Long results of turns that are long past, in a window that is more than half full.
+    async fn pruned(&self) {
+        let metadata = json!({ "agent": "wide" });
+        for turn in 1..=5 {
+            let notes = format!("turn {turn}: {}", "what was found, and where. ".repeat(300));
+            let text = format!("call srv_echo {}", json!({ "notes": notes }));
+            self.post("/threads/pruned/messages", json!({ "text": text, "metadata": metadata })).await;
+            self.until("pruned", "answer", |found| answers(found) == turn).await;
+        }
+        self.say("pruned", "say that was much").await;
+        let state = self.get("/threads/pruned/state").await;
+        assert!(state["pruned"]["shortened_before"].as_u64().unwrap() > 0, "{state}");
+    }
+
     async fn long(&self) {
         let line = "The billing service moves to the new cluster, one tenant after another, and each step is checked. ";
         for day in 1..=4 {
@@ -208,13 +222,28 @@ async fn the_inspector_shows_threads_as_they_are_and_as_they_change() {
          [models.default]\nprovider = 'scripted'\ncontext_window = 24000\n\
          [models.summary]\nprovider = 'scripted'\nscript = '{}'\ncontext_window = 200000\n\
          [agents.default.compaction]\nmodel = 'summary'\n\
+         [models.wide]\nprovider = 'scripted'\ncontext_window = 60000\n\
+         [agents.wide]\nmodel = 'wide'\n\
+         [agents.wide.compaction]\nenabled = false\n\
          [tool_servers.srv]\nurl = '{}'\ndestructive = 'ask'\n",
         script.display(),
         tools::serve().await
     );
     let (_serving, api) = serve(&home, &config);
     api.say("live", "say hello").await;
-    tokio::join!(api.family(), api.rewound(), api.long());
+    tokio::join!(api.family(), api.rewound(), api.long(), api.pruned());
     api.calls().await;
     drive(&drivers, "threads.mjs", &home, &api.url).await;
+}
+
+/// Who has a token sees their own threads, and nobody else's.
+#[tokio::test(flavor = "multi_thread")]
+async fn with_tokens_the_page_asks_for_one_and_shows_what_is_its_own() {
+    let Some(drivers) = drivers() else { return };
+    let home = Home::new();
+    let config = "[models.default]\nprovider = 'scripted'\n[http]\nauth = 'bearer'\ntokens_env = 'TOKENS'\n";
+    std::fs::write(home.path("dormouse.toml"), config).unwrap();
+    let tokens = json!({ "ann": "token-of-ann-0123456789", "bob": "token-of-bob-0123456789" }).to_string();
+    let serving = home.serve_with(&[], &[("TOKENS", &tokens)]);
+    drive(&drivers, "tokens.mjs", &home, serving.endpoints["http"].as_str().unwrap()).await;
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Every check of dormouse, on a machine that has a Rust toolchain, a C compiler, Python 3 and Node 20. What else it
-# needs is installed below ${XDG_CACHE_HOME:-~/.cache}/dormouse, once; so is what is built. About an hour the first time on
+# needs is installed below ${XDG_CACHE_HOME:-~/.cache}/dormouse, once (Chromium, by root, as a package of the system); so is what is built. About an hour the first time on
 # two cores, about 9 after that.
 #
 #   bash infra/ci/test.sh            everything

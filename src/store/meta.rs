@@ -176,9 +176,9 @@ impl Meta {
 
     /// Of a fork: the thread that it began as a copy of. The log of an import is of no thread.
     pub fn forked_from(&self) -> Option<&ThreadId> {
-        let others = self.base.iter().map(|span| &span.thread).filter(|of| **of != self.thread);
+        let mut others = self.base.iter().rev().map(|span| &span.thread).filter(|of| **of != self.thread);
         let is_thread = |of: &&ThreadId| of.as_str().bytes().all(|byte| byte.is_ascii_graphic());
-        others.last().filter(|_| self.parent.is_none()).filter(is_thread)
+        others.next().filter(|_| self.parent.is_none()).filter(is_thread)
     }
 
     /// The pending entry of `call`.

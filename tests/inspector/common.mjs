@@ -36,7 +36,7 @@ export async function open(url) {
   page.on("pageerror", (error) => complaints.push(`exception: ${error.message}`));
   page.on("console", (message) => {
     // The browser itself notes every answer that is no success.
-    const status = /the server responded with a status of (404|503)/.test(message.text());
+    const status = /the server responded with a status of (401|404|503)/.test(message.text());
     if (["error", "warning"].includes(message.type()) && !status) complaints.push(message.text());
   });
   page.on("request", (request) => {

@@ -43,6 +43,7 @@ await check("a call that is out says how long, and the thread what it waits for"
   const out = page.getByRole("complementary", { name: "Details" });
   await out.getByRole("heading", { name: "Calls without a result" }).waitFor();
   assert.match(await node("calls").getAttribute("aria-label"), /waits for 1 call/);
+  await screenshot(page, "2-running-call");
 });
 
 await check("calls out and back, slices, reasoning and errors", async () => {
@@ -57,7 +58,6 @@ await check("calls out and back, slices, reasoning and errors", async () => {
   const reasoning = entry("reasoning");
   await reasoning.getByRole("button").click();
   await reasoning.getByText("thinking about it", { exact: true }).last().waitFor();
-  await screenshot(page, "2-running-call");
 });
 
 await check("a link leads from a result to its call", async () => {
@@ -69,7 +69,7 @@ await check("a link leads from a result to its call", async () => {
 await check("children: the call leads to its thread, the thread to its parent", async () => {
   await show("family");
   const details = page.getByRole("complementary", { name: "Details" });
-  await details.getByRole("heading", { name: "Came of this" }).waitFor();
+  await details.getByRole("heading", { name: "Children and forks" }).waitFor();
   await entry("event").getByText("a child’s report").first().waitFor();
   await screenshot(page, "3-children");
   await entry("tool_call").first().getByRole("button", { name: "Child thread: Read the logs of last night and say what failed" }).click();
@@ -115,7 +115,16 @@ await check("a summary stands below what it stands for", async () => {
   await screenshot(page, "5-compacted");
 });
 
+await check("results that requests hold shortened say so", async () => {
+  await show("pruned");
+  const results = entry("tool_result");
+  await results.first().getByText("shortened in requests").waitFor();
+  assert.equal(await results.last().getByText("in requests").count(), 0, "the newest is sent whole");
+  await page.getByRole("complementary", { name: "Details" }).getByText(/^shortened before turn \d$/).waitFor();
+});
+
 await check("long texts are folded until somebody wants them", async () => {
+  await show("long");
   const card = entry("assistant").first();
   const more = card.getByRole("button", { name: /^Show all · [\d,]+ characters$/ });
   assert.equal(await more.getAttribute("aria-expanded"), "false");

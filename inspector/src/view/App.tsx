@@ -64,6 +64,8 @@ function useThreads(signedIn: number): List & { look: () => Promise<void> } {
     try {
       const listed = await api.threads();
       const all = new Map(listed.map((thread) => [thread.thread_id, thread]));
+      // The first look at many threads takes a while.
+      setList((before) => ({ ...before, threads: before.threads ?? listed, error: null }));
       const queue = [...listed.slice(0, MAX_EXPANDED)];
       for (let at = 0; at < queue.length && at < 4 * MAX_EXPANDED; at++) {
         const { thread_id: name, head, epoch, closed } = queue[at] as Summary;

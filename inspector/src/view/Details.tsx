@@ -141,7 +141,7 @@ export function Details({ view, relatives, labels, now, onThread, onLog }: Props
         )}
       </Section>
       {view.branches.length > 1 && (
-        <Section title="Logs">
+        <Section title="Branches">
           <ul class="plain logs">
             {view.branches.map((branch) => {
               const shown = view.log === null ? branch.current : branch.epoch === view.log;
@@ -162,7 +162,7 @@ export function Details({ view, relatives, labels, now, onThread, onLog }: Props
         </Section>
       )}
       {relatives.length > 0 && (
-        <Section title="Came of this">
+        <Section title="Children and forks">
           <ul class="plain">
             {relatives.map(({ thread, relation }) => (
               <li key={thread.thread_id} class="waits">
