@@ -158,7 +158,7 @@ impl Api {
     async fn pruned(&self) {
         let metadata = json!({ "agent": "wide" });
         for turn in 1..=5 {
-            let notes = format!("turn {turn}: {}", "what was found, and where. ".repeat(300));
+            let notes = format!("turn {turn}: {}", "what was found, and where. ".repeat(500));
             let text = format!("call srv_echo {}", json!({ "notes": notes }));
             self.post("/threads/pruned/messages", json!({ "text": text, "metadata": metadata })).await;
             self.until("pruned", "answer", |found| answers(found) == turn).await;
@@ -222,7 +222,7 @@ async fn the_inspector_shows_threads_as_they_are_and_as_they_change() {
          [models.default]\nprovider = 'scripted'\ncontext_window = 24000\n\
          [models.summary]\nprovider = 'scripted'\nscript = '{}'\ncontext_window = 200000\n\
          [agents.default.compaction]\nmodel = 'summary'\n\
-         [models.wide]\nprovider = 'scripted'\ncontext_window = 60000\n\
+         [models.wide]\nprovider = 'scripted'\ncontext_window = 100000\n\
          [agents.wide]\nmodel = 'wide'\n\
          [agents.wide.compaction]\nenabled = false\n\
          [tool_servers.srv]\nurl = '{}'\ndestructive = 'ask'\n",
