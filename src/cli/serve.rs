@@ -38,8 +38,10 @@ fn public_url(text: String) -> Result<String, CliError> {
 }
 
 fn announce(endpoints: &Endpoints, model: &str) -> io::Result<()> {
+    let inspector = format!("{}/inspector", endpoints.http);
     let lines = [
         ("HTTP", &endpoints.http),
+        ("inspector", &inspector),
         ("SQS", &endpoints.sqs),
         ("DynamoDB", &endpoints.dynamodb),
         ("input queue", &endpoints.input_queue),

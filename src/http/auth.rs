@@ -150,7 +150,7 @@ fn bearer(headers: &HeaderMap) -> Option<&str> {
 }
 
 /// Whether a request is meant for this machine, and comes from a page of this machine if it comes from one.
-fn is_local(headers: &HeaderMap) -> bool {
+pub(super) fn is_local(headers: &HeaderMap) -> bool {
     let value = |name: header::HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or_default());
     let host = value(header::HOST).is_some_and(|host| is_loopback(&format!("http://{host}")));
     host && value(header::ORIGIN).is_none_or(is_loopback)

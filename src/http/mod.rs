@@ -17,6 +17,8 @@
 //! | `operations` | rewinding, forking, summarising and closing threads |
 //! | `agui` | runs of AG-UI clients, and threads as their messages |
 //! | `cors` | which pages may use those |
+//! | `inspect` | where a thread stands, what comes of it, what rewinds have left, summaries |
+//! | `inspector` | the page that shows all of it |
 //! | `auth` | who asks, and which threads are theirs |
 //! | `openapi` | the description of all of it |
 
@@ -28,6 +30,8 @@ mod calls;
 mod choices;
 mod cors;
 mod hooks;
+mod inspect;
+mod inspector;
 mod openapi;
 mod operations;
 mod signatures;
@@ -78,6 +82,14 @@ fn routes() -> Vec<(&'static str, &'static str, MethodRouter<HttpDeps>)> {
         ("post", "/hooks/{token}", post(hooks::receive)),
         ("get", "/threads", get(threads::list)),
         ("get", "/threads/{id}", get(threads::show)),
+        ("get", "/threads/{id}/state", get(inspect::state)),
+        ("get", "/threads/{id}/children", get(inspect::children)),
+        ("get", "/threads/{id}/forks", get(inspect::forks)),
+        ("get", "/threads/{id}/branches", get(inspect::branches)),
+        ("get", "/threads/{id}/generations", get(inspect::generations)),
+        ("get", "/inspector", get(inspector::page)),
+        ("get", "/inspector/app.js", get(inspector::script)),
+        ("get", "/inspector/app.css", get(inspector::style)),
         ("post", "/threads/{id}/messages", post(threads::send)),
         ("post", "/threads/{id}/rewind", post(operations::rewind)),
         ("post", "/threads/{id}/fork", post(operations::fork)),

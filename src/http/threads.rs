@@ -14,10 +14,11 @@ use uuid::Uuid;
 use super::auth::Caller;
 use super::{ApiError, HttpDeps, IDEMPOTENCY_KEY, body};
 use crate::message::{
-    ContentPart, DedupId, Epoch, InputContent, InputMessage, Item, ItemId, RawJson, ThreadId,
+    ContentPart, DedupId, Epoch, InputContent, InputMessage, Item, ItemId, LeftOut, RawJson, ThreadId,
 };
 use crate::slice::{Clock, SystemClock};
 use crate::store::{Meta, PendingCall, ThreadSummary};
+use crate::thread::load_branch;
 
 /// SQS's bound on a message group, which a thread id is.
 const MAX_THREAD_CHARS: usize = 128;
@@ -65,6 +66,7 @@ pub(super) struct ListQuery {
 pub(super) struct PageQuery {
     after: Option<u64>,
     limit: Option<usize>,
+    epoch: Option<Epoch>,
 }
 
 /// The thread that a path names, if SQS can carry it.
@@ -84,7 +86,7 @@ pub(super) fn query<T>(query: Result<Query<T>, QueryRejection>) -> Result<T, Api
     query.map(|Query(query)| query).map_err(|e| ApiError::bad(e.body_text()))
 }
 
-fn limit(asked: Option<usize>, usual: usize) -> Result<usize, ApiError> {
+pub(super) fn limit(asked: Option<usize>, usual: usize) -> Result<usize, ApiError> {
     match asked.unwrap_or(usual) {
         limit @ 1..=MAX_LIMIT => Ok(limit),
         _ => Err(ApiError::bad(format!("limit must be from 1 to {MAX_LIMIT}"))),
@@ -236,7 +238,7 @@ pub(super) async fn list(
     Ok(Json(json!({ "threads": threads })))
 }
 
-fn summary(thread: &ThreadSummary) -> Value {
+pub(super) fn summary(thread: &ThreadSummary) -> Value {
     json!({
         "thread_id": thread.thread,
         "agent": thread.agent,
@@ -244,7 +246,20 @@ fn summary(thread: &ThreadSummary) -> Value {
         "closed": thread.closed,
         "head": thread.head,
         "pending": thread.pending,
+        "kind": thread.kind,
+        "root": thread.root,
+        "parent": thread.parent,
+        "origin": thread.origin,
+        "forked_from": thread.forked_from,
+        "epoch": thread.epoch,
     })
+}
+
+/// Items in front of a thread's view that belong to its parent: what a child inherits.
+pub(super) fn foreign(meta: &Meta) -> usize {
+    let inherited = meta.base.iter().take_while(|span| meta.parent.is_some() && span.thread != meta.thread);
+    let items: u64 = inherited.map(|span| span.to.0.saturating_sub(span.from.0)).sum();
+    usize::try_from(items).unwrap_or(usize::MAX)
 }
 
 /// `GET /threads/{id}`
@@ -258,11 +273,12 @@ pub(super) async fn show(
     let asked = query(asked)?;
     let limit = limit(asked.limit, LISTED_ITEMS)?;
     caller.thread(&*deps.callback.store, &thread).await?;
-    let loaded = deps.callback.store.load(&thread, &[]).await?;
-    let meta = loaded.meta.ok_or_else(|| ApiError::new(StatusCode::NOT_FOUND, "there is no such thread"))?;
-    // What a child inherits stands in front of its own items, and belongs to its parent.
+    let none =
+        || ApiError::new(StatusCode::NOT_FOUND, "there is no such thread, or it has no log of that epoch");
+    let loaded = load_branch(&*deps.callback.store, &thread, asked.epoch).await?.ok_or_else(none)?;
+    let meta = loaded.meta.ok_or_else(none)?;
     let logs: Vec<_> = meta.logs().collect();
-    let foreign = logs.iter().take_while(|(of, _)| meta.parent.is_some() && **of != meta.thread).count();
+    let foreign = foreign(&meta);
     let after = usize::try_from(asked.after.unwrap_or_default()).unwrap_or(usize::MAX);
     let own = loaded.items.iter().zip(&logs).skip(foreign);
     let mut items: Vec<Value> = Vec::new();
@@ -287,6 +303,8 @@ pub(super) async fn show(
         "epoch": meta.epoch,
         "head": meta.head,
         "pending": meta.pending.iter().map(pending).collect::<Vec<_>>(),
+        "parked": loaded.parked.len(),
+        "inherited": foreign,
         "items": items,
         "next": next,
     })))
@@ -308,6 +326,11 @@ fn shown(epoch: Epoch, item: &Item) -> Value {
         "turn": item.facts.turn,
         "created_at_ms": item.facts.created_at_ms,
         "user": item.facts.user,
+        "epoch": epoch,
+        "opens_turn": item.facts.opens_turn,
+        "cause": item.facts.cause,
+        "tokens": item.facts.est_tokens,
+        "left_out": item.facts.left_out.map(LeftOut::tag),
         "item": body,
     })
 }

@@ -180,6 +180,13 @@ impl Meta {
         self.extra.get(REQUIRES).and_then(|known| known.as_array()).is_some_and(|parts| !parts.is_empty())
     }
 
+    /// Of a fork: the thread that it began as a copy of. The log of an import is of no thread.
+    pub fn forked_from(&self) -> Option<&ThreadId> {
+        let mut others = self.base.iter().rev().map(|span| &span.thread).filter(|of| **of != self.thread);
+        let is_thread = |of: &&ThreadId| of.as_str().bytes().all(|byte| byte.is_ascii_graphic());
+        others.next().filter(|_| self.parent.is_none()).filter(is_thread)
+    }
+
     /// The pending entry of `call`.
     pub fn pending_call(&self, call: &CallId) -> Option<&PendingCall> {
         self.pending.iter().find(|pending| &pending.call == call)

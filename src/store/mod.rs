@@ -163,6 +163,27 @@ pub struct ThreadSummary {
     pub closed: bool,
     /// The agent that runs it.
     pub agent: String,
+    /// What it is for.
+    pub kind: ThreadKind,
+    /// The root of its tree; itself for a root.
+    pub root: ThreadId,
+    /// Who spawned it.
+    pub parent: Option<ThreadId>,
+    /// The call that made it.
+    pub origin: Option<CallId>,
+    /// Of a fork: the thread that it began as a copy of.
+    pub forked_from: Option<ThreadId>,
+    /// The current log: how often it was rewound.
+    pub epoch: Epoch,
+}
+
+/// How threads come of another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kinship {
+    /// It has made them, of whatever kind they are.
+    Child,
+    /// They are no children and inherit rows of its logs: its forks, and theirs.
+    Heir,
 }
 
 impl DeadLetter {
@@ -189,6 +210,12 @@ impl From<&Meta> for ThreadSummary {
             pending: meta.pending.len(),
             closed: meta.closed,
             agent: meta.agent.clone(),
+            kind: meta.kind,
+            root: meta.root.clone(),
+            parent: meta.parent.clone(),
+            origin: meta.origin.clone(),
+            forked_from: meta.forked_from().cloned(),
+            epoch: meta.epoch,
         }
     }
 }
@@ -362,6 +389,16 @@ pub trait StateStore: Send + Sync {
 
     /// Replaces a server's cached manifest.
     async fn put_manifest(&self, server: &str, manifest: &str, now_ms: i64) -> Result<(), StoreError>;
+
+    /// Threads that come of this one: at most `limit`, in the order of their keys, behind `after`, which need not exist.
+    /// Strongly consistent.
+    async fn relatives(
+        &self,
+        thread: &ThreadId,
+        kinship: Kinship,
+        after: Option<&ThreadId>,
+        limit: usize,
+    ) -> Result<Vec<ThreadId>, StoreError>;
 
     /// Open children below `root`, at whatever depth. Strongly consistent.
     async fn open_children(&self, root: &ThreadId) -> Result<u32, StoreError>;

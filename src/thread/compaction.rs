@@ -19,12 +19,26 @@ pub async fn generations(
     store: &dyn ConversationStore,
     newest: Option<&Pointer>,
 ) -> Result<Vec<Generation>, StoreError> {
+    generations_from(store, newest, 0, MAX_GENERATIONS).await
+}
+
+/// The same without the newest `skip`, and at most `limit`.
+pub async fn generations_from<S: ConversationStore + ?Sized>(
+    store: &S,
+    newest: Option<&Pointer>,
+    skip: usize,
+    limit: usize,
+) -> Result<Vec<Generation>, StoreError> {
     let mut found: Vec<Generation> = Vec::new();
     let mut next = newest.map(|newest| newest.id.clone());
-    while let Some(id) = next.filter(|_| found.len() < MAX_GENERATIONS) {
+    let last = skip.saturating_add(limit).min(MAX_GENERATIONS);
+    for at in 0..last {
+        let Some(id) = next else { break };
         let Some(generation) = store.generation(&id).await? else { break };
         next = generation.parent.clone();
-        found.push(generation);
+        if at >= skip {
+            found.push(generation);
+        }
     }
     Ok(found)
 }

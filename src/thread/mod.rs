@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 pub use branches::{Branch, Branches, MAX_BRANCH_ITEMS, load_branch, load_branches, store_snapshot};
 pub use commit::Progress;
-pub use compaction::{generation_within, generations};
+pub use compaction::{generation_within, generations, generations_from};
 pub use deletion::{DeleteError, delete};
 pub use family::MAX_SPAWNS;
 pub use known::{Change, Follower, Known, Summary};

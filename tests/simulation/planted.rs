@@ -6,8 +6,8 @@ use async_trait::async_trait;
 use dormouse::message::{CallId, DedupId, Epoch, Item, MessageId, RawJson, ThreadId};
 use dormouse::store::{
     ChoiceRow, Commit, Committed, Compacted, CompactionCommit, ConversationStore, DeadLetter, Expect,
-    Generation, GenerationId, Loaded, Log, Meta, Span, StateStore, Stop, Store, StoreError, Subscription,
-    ThreadSummary,
+    Generation, GenerationId, Kinship, Loaded, Log, Meta, Span, StateStore, Stop, Store, StoreError,
+    Subscription, ThreadSummary,
 };
 
 use crate::ports::Ports;
@@ -209,6 +209,16 @@ impl StateStore for Planted {
 
     async fn put_manifest(&self, server: &str, manifest: &str, now_ms: i64) -> Result<(), StoreError> {
         self.inner.put_manifest(server, manifest, now_ms).await
+    }
+
+    async fn relatives(
+        &self,
+        thread: &ThreadId,
+        kinship: Kinship,
+        after: Option<&ThreadId>,
+        limit: usize,
+    ) -> Result<Vec<ThreadId>, StoreError> {
+        self.inner.relatives(thread, kinship, after, limit).await
     }
 
     async fn open_children(&self, root: &ThreadId) -> Result<u32, StoreError> {

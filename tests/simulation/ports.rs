@@ -12,7 +12,8 @@ use dormouse::queue::{DeadLetters, InputSender, OutputSender, QueueError, Redeli
 use dormouse::slice::Clock;
 use dormouse::store::{
     ChoiceRow, Commit, Committed, Compacted, CompactionCommit, ConversationStore, DeadLetter, Generation,
-    GenerationId, Loaded, Log, Meta, Span, StateStore, Stop, StoreError, Subscription, ThreadSummary,
+    GenerationId, Kinship, Loaded, Log, Meta, Span, StateStore, Stop, StoreError, Subscription,
+    ThreadSummary,
 };
 
 use crate::ledger::gives_up;
@@ -256,6 +257,16 @@ impl StateStore for Ports {
 
     async fn put_manifest(&self, server: &str, manifest: &str, now_ms: i64) -> Result<(), StoreError> {
         self.read("manifest refused").await?.put_manifest(server, manifest, now_ms).await
+    }
+
+    async fn relatives(
+        &self,
+        thread: &ThreadId,
+        kinship: Kinship,
+        after: Option<&ThreadId>,
+        limit: usize,
+    ) -> Result<Vec<ThreadId>, StoreError> {
+        self.read("state refused").await?.relatives(thread, kinship, after, limit).await
     }
 
     async fn open_children(&self, root: &ThreadId) -> Result<u32, StoreError> {

@@ -1,7 +1,7 @@
 //! What is read of a thread as a whole, and what an operator does to it.
 
 use dormouse::message::{CallId, Epoch, MessageId, RawJson, Seq, ThreadId};
-use dormouse::store::{ChoiceRow, Commit, Committed, DeadLetter, Expect, Logs, Meta, Span, TextOf};
+use dormouse::store::{ChoiceRow, Commit, Committed, DeadLetter, Expect, Kinship, Logs, Meta, Span, TextOf};
 
 use crate::bed::{Bed, append, create, item, parked, raws, said, token};
 
@@ -68,6 +68,14 @@ pub async fn a_fork_is_noted_with_those_it_inherits_from(bed: &Bed) {
     assert_eq!(heirs("a").await, ["b".into(), "c".into()]);
     assert_eq!(heirs("b").await, ["c".into()]);
     assert!(heirs("c").await.is_empty());
+    let page = |after: Option<&str>, limit| {
+        let after = after.map(ThreadId::from);
+        async move { bed.store.relatives(&"a".into(), Kinship::Heir, after.as_ref(), limit).await.unwrap() }
+    };
+    assert_eq!(page(None, 1).await, ["b".into()]);
+    assert_eq!(page(Some("b"), 9).await, ["c".into()]);
+    assert_eq!(page(Some("bb"), 9).await, ["c".into()], "a name that is not there has its place");
+    assert!(page(Some("c"), 9).await.is_empty());
     // What it inherits later, by a rewind, is a part of what it inherits now.
     assert_eq!(bed.commit(append(&meta, &[&said("3")])).await, Committed::Done);
     bed.archive.erase(&"c".into(), Logs::Erase).await.unwrap();

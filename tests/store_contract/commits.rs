@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use dormouse::message::{CallId, DedupId, Epoch, ItemBody, MessageId, RawJson, Seq, ThreadId};
 use dormouse::model::Usage;
 use dormouse::store::{
-    ChoiceRow, Commit, Committed, DedupLife, ImagesOut, Meta, NamedWindow, NewThread, OutboxEntry,
+    ChoiceRow, Commit, Committed, DedupLife, ImagesOut, Kinship, Meta, NamedWindow, NewThread, OutboxEntry,
     PendingCall, Promise, Prune, ResultsOut, Span, StoreError, SubscriptionChange, ThreadKind,
 };
 
@@ -352,6 +352,10 @@ pub async fn f68_children_are_made_with_their_parents_commit_or_not_at_all(bed: 
     assert_eq!(bed.commit(commit.clone()).await, Committed::Done);
     assert_eq!(bed.commit(commit).await, Committed::Done, "sent again, it is known by its token");
     assert_eq!(bed.store.open_children(&meta.thread).await.unwrap(), 2);
+    let children = bed.store.relatives(&meta.thread, Kinship::Child, None, 9).await.unwrap();
+    assert_eq!(children, ["c1".into(), "c2".into()]);
+    let behind = bed.store.relatives(&meta.thread, Kinship::Child, Some(&"c1".into()), 1).await.unwrap();
+    assert_eq!(behind, ["c2".into()]);
     for (name, body) in [("c1", "first"), ("c2", large.as_str())] {
         let loaded = bed.load(&ThreadId::from(name)).await;
         assert_eq!(raws(&loaded), [said("one"), said("own")], "it inherits up to where it was made");

@@ -16,8 +16,8 @@ use dormouse::slice::{AgentProfile, Agents};
 use dormouse::store::memory::MemoryStore;
 use dormouse::store::{
     ChoiceRow, Commit, Committed, Compacted, CompactionCommit, ConversationStore, DeadLetter, Generation,
-    GenerationId, Hold, Loaded, Log, Meta, RunStore, Span, StateStore, Stop, Store, StoreError, Subscription,
-    ThreadSummary,
+    GenerationId, Hold, Kinship, Loaded, Log, Meta, RunStore, Span, StateStore, Stop, Store, StoreError,
+    Subscription, ThreadSummary,
 };
 use dormouse::tools::{Execution, Invocation, Registry, Tool, ToolDefinition, ToolError, ToolOutput};
 use futures::StreamExt;
@@ -289,6 +289,16 @@ impl StateStore for MortalStore {
 
     async fn put_manifest(&self, server: &str, manifest: &str, now_ms: i64) -> Result<(), StoreError> {
         self.store.put_manifest(server, manifest, now_ms).await
+    }
+
+    async fn relatives(
+        &self,
+        thread: &ThreadId,
+        kinship: Kinship,
+        after: Option<&ThreadId>,
+        limit: usize,
+    ) -> Result<Vec<ThreadId>, StoreError> {
+        self.store.relatives(thread, kinship, after, limit).await
     }
 
     async fn open_children(&self, root: &ThreadId) -> Result<u32, StoreError> {

@@ -16,7 +16,8 @@ use dormouse::queue::{InputSender, QueueError};
 use dormouse::rap::{CallbackKeys, CallbackTokens};
 use dormouse::store::{
     ChoiceRow, Commit, Committed, Compacted, CompactionCommit, ConversationStore, DeadLetter, Generation,
-    GenerationId, Loaded, Log, Meta, Span, StateStore, Stop, StoreError, Subscription, ThreadSummary,
+    GenerationId, Kinship, Loaded, Log, Meta, Span, StateStore, Stop, StoreError, Subscription,
+    ThreadSummary,
 };
 
 /// A request as a fake server saw it.
@@ -288,6 +289,15 @@ impl StateStore for StoreDown {
         down()
     }
     async fn put_manifest(&self, _: &str, _: &str, _: i64) -> Result<(), StoreError> {
+        down()
+    }
+    async fn relatives(
+        &self,
+        _: &ThreadId,
+        _: Kinship,
+        _: Option<&ThreadId>,
+        _: usize,
+    ) -> Result<Vec<ThreadId>, StoreError> {
         down()
     }
     async fn open_children(&self, _: &ThreadId) -> Result<u32, StoreError> {

@@ -115,6 +115,32 @@ impl DynamoStore {
         Ok(answer.items.unwrap_or_default())
     }
 
+    /// Rows of a partition whose sort keys begin like this, in key order, behind `after`: one page of at most `limit`.
+    pub(super) async fn page(
+        &self,
+        pk: String,
+        prefix: &'static str,
+        after: Option<Key>,
+        limit: i32,
+    ) -> Result<Vec<Row>, StoreError> {
+        let after = after.as_ref().map(Key::attributes);
+        let answer = self
+            .repeat("Query", || {
+                self.client
+                    .query()
+                    .table_name(&*self.table)
+                    .consistent_read(true)
+                    .key_condition_expression("pk = :pk AND begins_with(sk, :from)")
+                    .expression_attribute_values(":pk", s(pk.clone()))
+                    .expression_attribute_values(":from", s(prefix))
+                    .set_exclusive_start_key(after.clone())
+                    .limit(limit)
+                    .send()
+            })
+            .await?;
+        Ok(answer.items.unwrap_or_default())
+    }
+
     /// All rows of a range, in key order, every page followed.
     pub(super) async fn query(&self, pk: String, range: Range) -> Result<Vec<Row>, StoreError> {
         let mut condition = "pk = :pk".to_owned();

@@ -14,7 +14,7 @@ use super::reads::{BATCH_KEYS, Range};
 use super::{DynamoStore, meta_row};
 use crate::message::{CallId, MessageId, RawJson, ThreadId};
 use crate::store::{
-    ChoiceRow, DeadLetter, RunStore, StateStore, Stop, StoreError, Subscription, ThreadSummary,
+    ChoiceRow, DeadLetter, Kinship, RunStore, StateStore, Stop, StoreError, Subscription, ThreadSummary,
 };
 
 /// The most threads one list returns.
@@ -229,6 +229,23 @@ impl StateStore for DynamoStore {
 
     async fn put_manifest(&self, server: &str, manifest: &str, now_ms: i64) -> Result<(), StoreError> {
         self.put_text_row(codec::manifest_row(server, manifest, now_ms), manifest).await
+    }
+
+    async fn relatives(
+        &self,
+        thread: &ThreadId,
+        kinship: Kinship,
+        after: Option<&ThreadId>,
+        limit: usize,
+    ) -> Result<Vec<ThreadId>, StoreError> {
+        let limit = i32::try_from(limit.min(MAX_LIST)).unwrap_or(i32::MAX);
+        let (prefix, key): (_, fn(&ThreadId, &ThreadId) -> Key) = match kinship {
+            Kinship::Child => (keys::CHILD, keys::child),
+            Kinship::Heir => (keys::HEIR, keys::heir),
+        };
+        let after = after.map(|after| key(thread, after));
+        let rows = self.page(keys::thread_pk(thread), prefix, after, limit).await?;
+        Ok(rows.iter().filter_map(codec::read_heir).collect())
     }
 
     async fn open_children(&self, root: &ThreadId) -> Result<u32, StoreError> {

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 
 use super::MemoryStore;
 use crate::message::{CallId, MessageId, RawJson, ThreadId};
-use crate::store::{ChoiceRow, DeadLetter, RunStore, StateStore, Stop, StoreError, Subscription};
+use crate::store::{ChoiceRow, DeadLetter, Kinship, RunStore, StateStore, Stop, StoreError, Subscription};
 
 #[async_trait]
 impl StateStore for MemoryStore {
@@ -75,6 +75,23 @@ impl StateStore for MemoryStore {
     async fn put_manifest(&self, server: &str, manifest: &str, now_ms: i64) -> Result<(), StoreError> {
         self.lock().manifests.insert(server.to_owned(), (manifest.to_owned(), now_ms));
         Ok(())
+    }
+
+    async fn relatives(
+        &self,
+        thread: &ThreadId,
+        kinship: Kinship,
+        after: Option<&ThreadId>,
+        limit: usize,
+    ) -> Result<Vec<ThreadId>, StoreError> {
+        Ok(self.of_thread(thread, |rows| {
+            let all = match kinship {
+                Kinship::Child => &rows.children,
+                Kinship::Heir => &rows.heirs,
+            };
+            let behind = all.iter().filter(|name| after.is_none_or(|after| *name > after));
+            behind.take(limit).cloned().collect()
+        }))
     }
 
     async fn open_children(&self, root: &ThreadId) -> Result<u32, StoreError> {
