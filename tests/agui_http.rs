@@ -318,3 +318,22 @@ async fn r2_a_closed_thread_says_so_in_a_stream() {
         (&json!("INTERNAL"), &json!("the thread is closed"))
     );
 }
+
+#[tokio::test]
+async fn a_run_whose_message_no_worker_could_take_ends_in_its_stream() {
+    let front = Front::new(Access::Loopback).await;
+    let posted = input("t", "r1", json!([user("u1", "say alpha")]));
+    let (events, ()) = tokio::join!(front.run(&posted), async {
+        while front.outbox.sent().is_empty() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        let (message, dedup) = front.outbox.take().remove(0);
+        let delivery = Delivery { dedup: dedup.as_str().to_owned(), ..front.world.message(&message) };
+        front.world.dies(&delivery).await;
+    });
+    assert_eq!(
+        (types(&events), &events[1]["code"]),
+        (vec!["RUN_STARTED", "RUN_ERROR"], &json!("WORKER_LOST"))
+    );
+    assert_eq!(front.run(&posted).await, events, "for good");
+}

@@ -31,6 +31,9 @@ const TIME: Duration = Duration::from_secs(300);
 const WORKERS: usize = 3;
 const ANN: &str = "token-of-ann-0123456789";
 
+/// A stack is a dozen processes, and the drivers wait for what a browser does at once.
+static ONE_AT_A_TIME: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
 /// The deployed stack.
 struct Stack {
     cloud: Arc<Cloud>,
@@ -38,11 +41,13 @@ struct Stack {
     config: String,
     workers: Vec<JoinHandle<()>>,
     http: reqwest::Client,
+    _turn: tokio::sync::MutexGuard<'static, ()>,
 }
 
 impl Stack {
     /// Without workers yet.
     async fn new(auth: &str, more: &str, time: Duration) -> Self {
+        let turn = ONE_AT_A_TIME.lock().await;
         let cloud = Arc::new(Cloud::start().await);
         let config = format!("{}{more}", clients::config(&clients::tool_server().await));
         let mut settings = cloud.settings(config.clone());
@@ -51,7 +56,7 @@ impl Stack {
         settings.push(("TOKENS", json!({ "ann": ANN }).to_string()));
         let binary = env!("CARGO_BIN_EXE_stream");
         let front = FunctionUrl::start(binary, settings, cloud.logs(), time).await;
-        Self { cloud, front, config, workers: Vec::new(), http: reqwest::Client::new() }
+        Self { _turn: turn, cloud, front, config, workers: Vec::new(), http: reqwest::Client::new() }
     }
 
     fn work(&mut self) {
