@@ -81,7 +81,7 @@ pub struct CompactionConfig {
     pub enabled: Option<bool>,
     /// Who writes them: a name in `models`, or `provider::model`; absent: the agent's own model.
     pub model: Option<String>,
-    /// Whether the provider of the agent's own model summarises in its own way where it can (Anthropic, a beta of theirs);
+    /// Whether the provider of the agent's own model summarises in its own way where it can (Anthropic, OpenAI Responses);
     /// absent: no.
     pub native: Option<bool>,
     /// Of the window, what a conversation fills before its older part is summarised in the background, in percent from 1

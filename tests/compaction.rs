@@ -39,5 +39,8 @@ mod messages_api;
 #[cfg(feature = "local")]
 #[path = "compaction/native.rs"]
 mod native;
+#[cfg(feature = "local")]
+#[path = "compaction/native_openai.rs"]
+mod native_openai;
 #[path = "compaction/views.rs"]
 mod views;

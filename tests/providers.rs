@@ -458,6 +458,7 @@ fn history() -> ModelRequest {
         ],
         tools: vec![tool("f"), tool("foo@bar"), tool("web_search")],
         max_output_tokens: Some(77),
+        checkpoint: Vec::new(),
     }
 }
 

@@ -144,7 +144,13 @@ pub async fn summarise(job: &Job<'_>, models: &mut [SummaryModel]) -> Result<Chu
     for (at, model) in models.iter_mut().enumerate() {
         let calls = if at == 0 { PRIMARY_CALLS } else { FALLBACK_CALLS };
         match attempt(job, model, limit, calls).await {
-            Ok((built, text)) => return Ok(made(job, model.name(), &built, text)),
+            Ok((built, text)) => {
+                let mut chunk = made(job, model.name(), &built, text);
+                if let Some(own) = job.native {
+                    native::seal(job, own, limit, &mut chunk).await;
+                }
+                return Ok(chunk);
+            }
             Err(ChunkFailure::NoTime) => return Err(ChunkFailure::NoTime),
             Err(e) => {
                 tracing::warn!(thread = %job.thread, model = model.name(), error = %e, "no summary");

@@ -1,5 +1,6 @@
-//! A chunk in the provider's own way: it is shown the conversation as its model is, and answers with a checkpoint whose text
-//! is the summary. What it gives is judged as any other summary is; where it gives none, the portable way is taken.
+//! A chunk in the provider's own way: it is shown the conversation as its model is, and answers with a checkpoint. One whose
+//! text is a summary is judged as any other summary is, and where there is none, the portable way is taken. One that only the
+//! provider can read is kept beside the summary that was made in the portable way.
 
 use tokio::time::{Instant, sleep, timeout_at};
 
@@ -9,7 +10,7 @@ use super::summary_input::{self, Built};
 use crate::history::render::{RenderOptions, render};
 use crate::history::request::{ModelRequest, RequestMessage, ToolDefinition};
 use crate::history::{Front, in_front, shown_item, wording};
-use crate::message::{ContentPart, ItemBody};
+use crate::message::{ContentPart, ItemBody, tokens};
 use crate::model::{Checkpoint, ErrorClass, ModelProvider, NativeRoute, NoCheckpoint, StopReason};
 use crate::store::Native;
 
@@ -30,7 +31,8 @@ pub struct NativeModel<'a> {
     pub budgets: Budgets,
 }
 
-/// Makes the chunk; none: the portable way is to be taken. Everything up to the tail is covered at once, so it must fit.
+/// Makes the chunk by what the provider says alone; none: the portable way is to be taken. Everything up to the tail is
+/// covered at once, so it must fit.
 ///
 /// # Errors
 /// [`ChunkFailure::NoTime`] alone.
@@ -39,13 +41,43 @@ pub async fn checkpoint(
     native: &NativeModel<'_>,
     limit: u64,
 ) -> Result<Option<Chunk>, ChunkFailure> {
-    let source = source_tokens(job, job.end);
-    let mut output = policy::summary_output(job.output, limit);
+    if !native.route.mechanism.is_readable() {
+        return Ok(None);
+    }
+    let made = ask(job, native, job.end, policy::summary_output(job.output, limit)).await?;
+    Ok(made.and_then(|checkpoint| chunk(job, native, limit, checkpoint)))
+}
+
+/// Adds the provider's checkpoint to a chunk whose summary is made already, where nobody but the provider can read it. What
+/// goes wrong costs the checkpoint alone.
+pub async fn seal(job: &Job<'_>, native: &NativeModel<'_>, limit: u64, chunk: &mut Chunk) {
+    let (mechanism, route) = (native.route.mechanism, native.route.route.clone());
+    if mechanism.is_readable() {
+        return;
+    }
+    let Ok(Some(Checkpoint { items, usage, .. })) = ask(job, native, chunk.covers, 0).await else { return };
+    // It must leave as much room as a summary does (C23).
+    let size = tokens::of_bytes(items.iter().map(|item| item.get().len()).sum());
+    if size > limit || size >= chunk.generation.source_tokens {
+        tracing::warn!(thread = %job.thread, size, limit, "the provider's checkpoint is not taken");
+        return;
+    }
+    chunk.generation.native = Some(Native::new(mechanism, route, usage, &chunk.generation.text, items));
+}
+
+/// Asks for a checkpoint of the first `covers` items and what is before them; `output` bounds the answer, where it can be.
+async fn ask(
+    job: &Job<'_>,
+    native: &NativeModel<'_>,
+    covers: usize,
+    mut output: u64,
+) -> Result<Option<Checkpoint>, ChunkFailure> {
+    let source = source_tokens(job, covers);
     // The answer has the reserve.
     if source.saturating_add(native.budgets.fixed) > native.budgets.hard {
         return Ok(None);
     }
-    let Some(request) = request(job, native) else { return Ok(None) };
+    let Some(request) = request(job, native, covers) else { return Ok(None) };
     for call in 1..=CALLS {
         let left = job.deadline.saturating_duration_since(Instant::now());
         let time = policy::call_time(left, job.ground).ok_or(ChunkFailure::NoTime)?;
@@ -63,7 +95,7 @@ pub async fn checkpoint(
             thread = %job.thread,
             model = native.provider.model(),
             call,
-            items = job.end,
+            items = covers,
             source_tokens = source,
             input_tokens = usage.input,
             output_tokens = usage.output,
@@ -72,7 +104,7 @@ pub async fn checkpoint(
             "native compaction"
         );
         match answer {
-            Ok(Ok(checkpoint)) => return Ok(chunk(job, native, source, limit, checkpoint)),
+            Ok(Ok(checkpoint)) => return Ok(Some(checkpoint)),
             // Its thoughts count as well.
             Ok(Err(NoCheckpoint::Stopped(StopReason::MaxTokens))) => output = output.saturating_mul(2),
             Ok(Err(NoCheckpoint::Failed(e))) if passes(e.class) => sleep(SAME_INPUT_WAIT).await,
@@ -96,7 +128,7 @@ fn passes(class: ErrorClass) -> bool {
 
 /// What is before the tail, as a request: without images, which no summary carries, and without reasoning, which is bound to
 /// the view that it was thought of.
-fn request(job: &Job<'_>, native: &NativeModel<'_>) -> Option<ModelRequest> {
+fn request(job: &Job<'_>, native: &NativeModel<'_>, covers: usize) -> Option<ModelRequest> {
     let prior = job.generation.and_then(|generation| {
         let block = generation.native.as_ref()?;
         let alive = job.state.run.dead.as_ref() != Some(&generation.at.id);
@@ -104,7 +136,7 @@ fn request(job: &Job<'_>, native: &NativeModel<'_>) -> Option<ModelRequest> {
     });
     let front = if prior.is_some() { Front::Checkpoint } else { Front::Summary };
     let front = job.generation.map(|generation| in_front(generation, front)).unwrap_or_default();
-    let items: Vec<_> = job.items[..job.end].iter().map(shown_item).collect();
+    let items: Vec<_> = job.items[..covers].iter().map(shown_item).collect();
     let all = front.iter().chain(items.iter().map(AsRef::<ItemBody>::as_ref));
     let options = RenderOptions {
         system: native.system.map(str::to_owned),
@@ -121,15 +153,10 @@ fn request(job: &Job<'_>, native: &NativeModel<'_>) -> Option<ModelRequest> {
     (!request.messages.is_empty()).then_some(request)
 }
 
-fn chunk(
-    job: &Job<'_>,
-    native: &NativeModel<'_>,
-    source: u64,
-    limit: u64,
-    checkpoint: Checkpoint,
-) -> Option<Chunk> {
+fn chunk(job: &Job<'_>, native: &NativeModel<'_>, limit: u64, checkpoint: Checkpoint) -> Option<Chunk> {
     let Checkpoint { text, items, usage } = checkpoint;
-    let told = match summary_input::accept(&text, source, limit) {
+    let source = source_tokens(job, job.end);
+    let told = match summary_input::accept(text.as_deref().unwrap_or_default(), source, limit) {
         Ok(told) => told,
         Err(why) => {
             tracing::warn!(thread = %job.thread, ?why, "the provider's summary is not taken");

@@ -222,7 +222,11 @@ impl History {
         let kept = generation.system.iter().chain(&generation.instructions);
         let system: usize = kept.map(String::len).sum();
         let opener = self.opener.as_ref().map_or(0, |opener| tokens::of_item(&opener.body, opener.raw.len()));
-        tokens::of_bytes(wording::summary(&generation.text).len() + system).saturating_add(opener)
+        let summary = match self.checkpoint_sent() {
+            Some(items) => items.iter().map(|item| item.get().len()).sum(),
+            None => wording::summary(&generation.text).len(),
+        };
+        tokens::of_bytes(summary + system).saturating_add(opener)
     }
 
     /// The same, for people.

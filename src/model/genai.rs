@@ -46,8 +46,8 @@ use self::dialect::{Dialect, Provider};
 use self::frames::Frames;
 use self::names::ToolNames;
 use super::{
-    Checkpoint, ErrorClass, Mechanism, ModelError, ModelEvent, ModelInfo, ModelProvider, ModelStream,
-    NativeRoute, NoCheckpoint, StopReason, Usage,
+    Checkpoint, ErrorClass, ModelError, ModelEvent, ModelInfo, ModelProvider, ModelStream, NativeRoute,
+    NoCheckpoint, StopReason, Usage,
 };
 use crate::config::ModelConfig;
 use crate::history::request::ModelRequest;
@@ -66,8 +66,8 @@ pub struct GenaiModel {
     client: Client,
     target: ModelIden,
     provider: Provider,
-    /// Names the route, where the provider can compact on it.
-    route: Option<String>,
+    /// How the provider compacts on this route, if it can.
+    native: Option<checkpoint::Native>,
     info: ModelInfo,
     name: String,
     classifier: Classifier,
@@ -84,6 +84,7 @@ impl GenaiModel {
     pub fn new(config: &ModelConfig, api_key: Option<String>) -> Result<Self, ModelError> {
         let provider = Provider::find(&config.provider)?;
         let auth = provider.auth(config, api_key)?;
+        let auth_value = auth.single_key_value().unwrap_or_default();
         let endpoint = provider.endpoint(config)?;
         let settings = ProviderConfig { endpoint: endpoint.map(Endpoint::from_owned), auth: Some(auth) };
         let unusable = || ModelError::new(ErrorClass::Fatal, "the HTTP client cannot be built");
@@ -94,6 +95,7 @@ impl GenaiModel {
             .user_agent(USER_AGENT)
             .build()
             .map_err(|_| unusable())?;
+        let native = checkpoint::Native::find(&provider, config, &auth_value, http.clone());
         let client = Client::builder()
             .with_reqwest(http)
             .append_provider_config(provider.kind, settings)
@@ -110,7 +112,7 @@ impl GenaiModel {
             },
             name: config.name.clone(),
             classifier: Classifier::new(config),
-            route: checkpoint::route(&provider, config),
+            native,
             provider,
             start_timeout: REQUEST_START_TIMEOUT,
             silence_timeout: STREAM_SILENCE_TIMEOUT,
@@ -201,8 +203,7 @@ impl ModelProvider for GenaiModel {
     }
 
     fn native(&self) -> Option<NativeRoute> {
-        let route = self.route.clone()?;
-        Some(NativeRoute { mechanism: Mechanism::AnthropicOnDemand, route })
+        self.native.as_ref().map(checkpoint::Native::route)
     }
 
     async fn checkpoint(&self, request: ModelRequest) -> Result<Checkpoint, NoCheckpoint> {
@@ -254,7 +255,11 @@ impl GenaiModel {
             };
             let usage = end.as_ref().and_then(usage).or_else(|| frames.usage());
             let Some((held, stop)) = frames.finish() else {
-                yield Err(classifier.cut());
+                // genai 0.7.2 skips a `response.failed` that lacks a member which it wants.
+                yield Err(match frames.failure() {
+                    Some(failure) => classifier.of_failure(&failure),
+                    None => classifier.cut(),
+                });
                 return;
             };
             if reasons {

@@ -11,9 +11,21 @@ use crate::message::RawJson;
 pub enum Mechanism {
     /// Anthropic, on demand: a signed block whose text is the summary.
     AnthropicOnDemand,
+    /// OpenAI, `/responses/compact`: the user's messages and an encrypted item, which nobody else can read.
+    OpenaiCompact,
     /// One that a newer version knows.
     #[serde(other)]
     Unknown,
+}
+
+impl Mechanism {
+    /// Whether the checkpoint says in words what it stands for. One that does not needs a summary beside it.
+    pub fn is_readable(self) -> bool {
+        match self {
+            Self::AnthropicOnDemand => true,
+            Self::OpenaiCompact | Self::Unknown => false,
+        }
+    }
 }
 
 /// How a provider compacts a conversation itself.
@@ -28,8 +40,8 @@ pub struct NativeRoute {
 /// A provider's checkpoint of a conversation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Checkpoint {
-    /// What it says, readable.
-    pub text: String,
+    /// What it says, if it can be read.
+    pub text: Option<String>,
     /// What goes back, as it came.
     pub items: Vec<RawJson>,
     /// What it cost.

@@ -89,6 +89,9 @@ pub fn run_completion<'a>(
             }
             let stop_at = deadline.checked_sub(runtime.limits.deadline_margin).unwrap_or(deadline);
             let mut asked = stop::asked(runtime, manager);
+            let native = session.profile.native();
+            let route = native.as_ref().map(|native| native.route.as_str());
+            manager.take_route(route);
             let room = compact::make_room(runtime, session, manager, &mut spent, deadline);
             let room = match unless_stopped(room, stop_at, cancel, &mut asked).await? {
                 Waited::Done(room) => Ok(room?),
@@ -101,8 +104,8 @@ pub fn run_completion<'a>(
                 yield CompletionEvent::Action(CompletionAction::Done);
                 return;
             }
-            let native = session.profile.native();
-            manager.take_route(native.as_ref().map(|native| native.route.as_str()));
+            // There may be another summary now.
+            manager.take_route(route);
             let most_images = session.profile.model.info().max_images;
             let rendered = match manager.render_with_room(&options(session), most_images) {
                 Ok(rendered) => rendered,

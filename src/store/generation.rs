@@ -133,6 +133,14 @@ impl Generation {
         serde_json::to_string(&said).expect("bug: strings serialise")
     }
 
+    /// What it says without a checkpoint that nobody but its provider can read; none: there is none.
+    pub fn without_sealed(said: &str) -> Option<String> {
+        let said: Said = serde_json::from_str(said).ok()?;
+        let is_sealed = |item: &RawJson| item.str_field("encrypted_content").is_some();
+        let sealed = said.native.iter().any(is_sealed);
+        sealed.then(|| serde_json::to_string(&Said { native: Vec::new(), ..said }).ok())?
+    }
+
     /// The same with what it says; none if that is nothing (redaction has taken it): then the items count.
     pub fn saying(self, said: &str) -> Option<Self> {
         let Said { text, system, instructions, native: items } = serde_json::from_str(said).ok()?;

@@ -9,8 +9,8 @@ use uuid::Uuid;
 use super::deletion::snapshots_of;
 use crate::message::{ContentPart, Epoch, ItemBody, ItemId, Seq, ThreadId};
 use crate::store::{
-    ArchiveStore, Commit, Committed, CompactionWrite, Expect, Meta, Position, Store, StoreError, TextOf,
-    behind,
+    ArchiveStore, Commit, Committed, CompactionWrite, Expect, Generation, Meta, Position, Store, StoreError,
+    TextOf, behind,
 };
 
 /// What stands for what is gone.
@@ -151,9 +151,12 @@ impl Redaction {
     fn apply(&self, of: TextOf, text: &str) -> Option<String> {
         match (self, of) {
             (Self::Text(wanted), TextOf::Item(..)) => Wanted::new(wanted).out_of_item(text),
-            (Self::Text(wanted), TextOf::Summary(_) | TextOf::State) => {
-                Wanted::new(wanted).out_of_state(text)
+            (Self::Text(wanted), TextOf::Summary(_)) => {
+                // What only a provider can read may say it as well.
+                let open = Generation::without_sealed(text);
+                Wanted::new(wanted).out_of_state(open.as_deref().unwrap_or(text)).or(open)
             }
+            (Self::Text(wanted), TextOf::State) => Wanted::new(wanted).out_of_state(text),
             (Self::Item(id), TextOf::Item(epoch, seq)) if *id == ItemId::at(epoch, seq) => {
                 let blank = blanked(ItemBody::parse(text));
                 (blank != text).then_some(blank)

@@ -10,6 +10,8 @@ use ::genai::Error as GenaiError;
 use ::genai::webc::{Error as WebError, StreamTimeout};
 use jiff::Timestamp;
 use jiff::fmt::rfc2822;
+use reqwest::StatusCode;
+use reqwest::header::HeaderMap;
 use serde_json::Value;
 
 use super::dialect::api_key_env;
@@ -90,20 +92,10 @@ impl Classifier {
     /// `failure` is the provider's error object, where genai passes on only a part of it.
     pub fn classify(&self, error: &GenaiError, failure: Option<&Value>) -> ModelError {
         if let Some(failure) = failure {
-            return self.of_report(Report::of_body(failure));
+            return self.of_failure(failure);
         }
         match error {
-            GenaiError::HttpError { status, body, headers, .. } => {
-                let mut report = Report::of_text(body);
-                let header = |name| headers.get(name).and_then(|value| value.to_str().ok());
-                report.status = Some(status.as_u16());
-                report.retry_after = retry_after(header, Timestamp::now());
-                // Bedrock's type: `ThrottlingException:http://…`.
-                if let Some(kind) = header("x-amzn-errortype") {
-                    report.codes.insert(0, kind.split(':').next().unwrap_or_default().to_owned());
-                }
-                self.of_report(report)
-            }
+            GenaiError::HttpError { status, body, headers, .. } => self.of_http(*status, headers, body),
             GenaiError::ChatResponse { body, .. } => self.of_report(Report::of_body(body)),
             GenaiError::WebStream { error, .. } => match error.downcast_ref::<GenaiError>() {
                 Some(inner) => self.classify(inner, None),
@@ -130,15 +122,32 @@ impl Classifier {
         }
     }
 
+    /// An error object that came within a stream.
+    pub fn of_failure(&self, failure: &Value) -> ModelError {
+        self.of_report(Report::of_body(failure))
+    }
+
+    /// A refusal, as HTTP has it.
+    pub fn of_http(&self, status: StatusCode, headers: &HeaderMap, body: &str) -> ModelError {
+        let mut report = Report::of_text(body);
+        let header = |name| headers.get(name).and_then(|value| value.to_str().ok());
+        report.status = Some(status.as_u16());
+        report.retry_after = retry_after(header, Timestamp::now());
+        // Bedrock's type: `ThrottlingException:http://…`.
+        if let Some(kind) = header("x-amzn-errortype") {
+            report.codes.insert(0, kind.split(':').next().unwrap_or_default().to_owned());
+        }
+        self.of_report(report)
+    }
+
+    /// A response of 200 that is none.
+    pub fn unreadable(&self) -> ModelError {
+        self.error(ErrorClass::Transient, "sent a response that cannot be read")
+    }
+
     fn of_web(&self, error: &WebError) -> ModelError {
         match error {
-            WebError::ResponseFailedStatus { status, body, headers } => {
-                let mut report = Report::of_text(body);
-                report.status = Some(status.as_u16());
-                let header = |name| headers.get(name).and_then(|value| value.to_str().ok());
-                report.retry_after = retry_after(header, Timestamp::now());
-                self.of_report(report)
-            }
+            WebError::ResponseFailedStatus { status, body, headers } => self.of_http(*status, headers, body),
             WebError::Reqwest(error) => self.of_transport(error),
             WebError::ResponseFailedNotJson { .. }
             | WebError::ResponseFailedInvalidJson { .. }
@@ -149,7 +158,7 @@ impl Classifier {
     }
 
     /// No answer of the provider at all. reqwest's text holds the address, so it is not repeated.
-    fn of_transport(&self, error: &(dyn std::error::Error + Send + Sync + 'static)) -> ModelError {
+    pub fn of_transport(&self, error: &(dyn std::error::Error + Send + Sync + 'static)) -> ModelError {
         if let Some(timeout) = error.downcast_ref::<StreamTimeout>() {
             let what = match timeout {
                 StreamTimeout::Headers => "did not answer in time",

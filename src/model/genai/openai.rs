@@ -79,7 +79,9 @@ pub(super) fn chat_messages(
 
 /// `input` of a Responses request; the system entry is its `instructions`.
 pub(super) fn responses_input(request: &ModelRequest, names: &ToolNames, images: bool) -> Vec<Value> {
-    let mut out = Vec::new();
+    // What the provider has made of everything before: as it gave it.
+    let before = request.checkpoint.iter();
+    let mut out: Vec<Value> = before.filter_map(|item| serde_json::from_str(item.get()).ok()).collect();
     for message in &request.messages {
         match message {
             RequestMessage::User(parts) => {
