@@ -137,7 +137,8 @@ export function marks(entries: Entry[], generations: Generation[], branches: Bra
     let rest: Slice = { ...slice, entries: [] };
     const flush = () => {
       if (rest.entries.length > 0) found.push({ kind: "slice", slice: rest, key: rest.key });
-      rest = { ...slice, entries: [], key: `${slice.key}-` };
+      // A turn may begin within a slice: markers of interrupted calls belong to the one before.
+      rest = { ...slice, entries: [], key: `${rest.key}-`, woken: rest.entries.length > 0 ? "The same slice" : rest.woken };
     };
     for (const entry of slice.entries) {
       if (entry.item.turn !== turn) {

@@ -287,7 +287,7 @@ await check("dark as the system has it, and by the toggle; texts keep their cont
         const ink = light(getComputedStyle(document.querySelector(selector)).color);
         return (Math.max(ink, ground) + 0.05) / (Math.min(ink, ground) + 0.05);
       };
-      return { ground, text: contrast(".entry.user .prose"), muted: contrast(".slice-head") };
+      return { ground, text: contrast(".entry.user .prose"), muted: contrast(".slice-head"), faint: contrast(".turn time") };
     });
   await show("calls");
   await entry("user").first().waitFor();
@@ -301,7 +301,7 @@ await check("dark as the system has it, and by the toggle; texts keep their cont
   await page.keyboard.press("d");
   const byToggle = await seen();
   assert.equal(byToggle.ground, bySystem.ground);
-  for (const some of [inLight, bySystem]) assert.ok(some.text >= 7 && some.muted >= 4.5, JSON.stringify(some));
+  for (const some of [inLight, bySystem]) assert.ok(some.text >= 7 && some.muted >= 4.5 && some.faint >= 4.5, JSON.stringify(some));
   await screenshot(page, "6-dark");
   await page.reload();
   await entry("user").first().waitFor();
