@@ -146,6 +146,7 @@ async fn summaries_are_listed_newest_first_with_what_they_cover() {
             model: "m".to_owned(),
             partial: false,
             source_tokens: 100,
+            native: None,
             created_at_ms: 7,
         };
         let run = CompactionRun::default();
