@@ -5,12 +5,14 @@
 
 #[path = "support/command.rs"]
 mod command;
+#[path = "support/driver.rs"]
+mod runs;
 #[path = "support/tool_server.rs"]
 mod tools;
 
 use std::io::Write;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use command::{Home, Serving};
@@ -47,34 +49,10 @@ fn screenshots() -> PathBuf {
     named.unwrap_or_else(|| PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("inspector"))
 }
 
-async fn drive(drivers: &str, driver: &str, home: &Home, url: &str) {
-    let log = home.path("driver.log");
-    let out = std::fs::File::create(&log).unwrap();
-    let mut child = Command::new("node")
-        .current_dir(drivers)
-        .args([driver, url])
-        .env("DORMOUSE_TEST_SCREENSHOTS", screenshots())
-        .stdin(Stdio::null())
-        .stdout(out.try_clone().unwrap())
-        .stderr(out)
-        .spawn()
-        .unwrap();
-    let started = Instant::now();
-    let status = loop {
-        match child.try_wait().unwrap() {
-            Some(status) => break Some(status),
-            None if started.elapsed() > LIMIT => {
-                child.kill().unwrap();
-                child.wait().unwrap();
-                break None;
-            }
-            None => tokio::time::sleep(Duration::from_millis(100)).await,
-        }
-    };
-    let said = std::fs::read_to_string(&log).unwrap();
-    assert!(status.is_some_and(|status| status.success()), "{driver}:\n{said}");
-    let summary = said.lines().last().unwrap_or_default();
-    assert!(summary.ends_with(" 0 failed") && !summary.starts_with("0 "), "{driver}:\n{said}");
+async fn drive(drivers: &str, driver: &str, url: &str) {
+    let mut node = Command::new("node");
+    node.current_dir(drivers).args([driver, url]).env("DORMOUSE_TEST_SCREENSHOTS", screenshots());
+    let summary = runs::run(&mut node, LIMIT).await;
     eprintln!("{driver}: {summary}; pictures in {}", screenshots().display());
 }
 
@@ -200,7 +178,7 @@ async fn an_empty_inspector_says_how_to_begin_and_chats() {
     let Some(drivers) = drivers() else { return };
     let home = Home::new();
     let (_serving, api) = serve(&home, "[models.default]\nprovider = 'scripted'\n");
-    drive(&drivers, "empty.mjs", &home, &api.url).await;
+    drive(&drivers, "empty.mjs", &api.url).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -233,7 +211,7 @@ async fn the_inspector_shows_threads_as_they_are_and_as_they_change() {
     api.say("live", "say hello").await;
     tokio::join!(api.family(), api.rewound(), api.long(), api.pruned());
     api.calls().await;
-    drive(&drivers, "threads.mjs", &home, &api.url).await;
+    drive(&drivers, "threads.mjs", &api.url).await;
 }
 
 /// Who has a token sees their own threads, and nobody else's.
@@ -245,5 +223,5 @@ async fn with_tokens_the_page_asks_for_one_and_shows_what_is_its_own() {
     std::fs::write(home.path("dormouse.toml"), config).unwrap();
     let tokens = json!({ "ann": "token-of-ann-0123456789", "bob": "token-of-bob-0123456789" }).to_string();
     let serving = home.serve_with(&[], &[("TOKENS", &tokens)]);
-    drive(&drivers, "tokens.mjs", &home, serving.endpoints["http"].as_str().unwrap()).await;
+    drive(&drivers, "tokens.mjs", serving.endpoints["http"].as_str().unwrap()).await;
 }

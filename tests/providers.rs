@@ -10,6 +10,7 @@ mod provider_server;
 
 use std::time::Duration;
 
+use dormouse::compaction::summary_call;
 use dormouse::config::ModelConfig;
 use dormouse::history::request::{
     AssistantMessage, ModelRequest, RequestCall, RequestMessage, RequestReasoning, RequestResult,
@@ -458,7 +459,7 @@ fn history() -> ModelRequest {
         ],
         tools: vec![tool("f"), tool("foo@bar"), tool("web_search")],
         max_output_tokens: Some(77),
-        checkpoint: Vec::new(),
+        ..ModelRequest::default()
     }
 }
 
@@ -949,6 +950,26 @@ async fn f37_f42_gemini_calls_keep_arguments_and_signature() {
     assert_eq!(failure("gemini", Reply::sse(&[cut])).await.0, ErrorClass::Transient);
     let blocked = data(json!({ "promptFeedback": { "blockReason": "SAFETY" } }));
     assert_eq!(answer("gemini", &[blocked]).await, [end(StopReason::Refusal)]);
+}
+
+#[tokio::test]
+async fn c4_18_a_summary_is_asked_for_without_thoughts() {
+    for provider in ["gemini", "anthropic", "openai", "openai_resp", "ollama"] {
+        let refuses = || Reply::Status(400, Vec::new(), "{}".to_owned());
+        let server = Server::start(vec![refuses(), refuses()]).await;
+        let model = model_with(provider, &server.url, true);
+        let reply = ModelRequest { messages: vec![user("hello")], ..ModelRequest::default() };
+        for request in [reply, summary_call::request("what was said", 500, 250)] {
+            assert!(collect(&model, request).await.1.is_some());
+        }
+        let [reply, summary] = server.received().try_into().ok().expect("two requests");
+        let thinks = |body: &Value| {
+            let text = body.to_string().to_lowercase();
+            text.contains("think") || text.contains("includethoughts") || text.contains("reasoning")
+        };
+        assert!(!thinks(&summary.body), "{provider}: {}", summary.body);
+        assert_eq!(thinks(&reply.body), provider == "gemini", "{provider}: {}", reply.body);
+    }
 }
 
 #[tokio::test]

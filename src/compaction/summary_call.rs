@@ -62,6 +62,7 @@ pub fn request(input: &str, output: u64, target: u64) -> ModelRequest {
         tools: Vec::new(),
         max_output_tokens: Some(u32::try_from(output).unwrap_or(u32::MAX)),
         checkpoint: Vec::new(),
+        without_thoughts: true,
     }
 }
 

@@ -432,6 +432,7 @@ impl<'a> Builder<'a> {
             tools: self.options.tools.clone(),
             max_output_tokens: self.options.max_output_tokens,
             checkpoint: Vec::new(),
+            without_thoughts: false,
         };
         check(&request).map_err(RenderError::Invalid)?;
         debug_assert!(items.len() >= self.unknown_rows);

@@ -18,6 +18,8 @@ pub struct ModelRequest {
     /// What the provider itself has made of everything before the messages, as it gave it: goes first. Only ever of the
     /// route that the request takes.
     pub checkpoint: Vec<RawJson>,
+    /// Nobody reads what the model thinks: it is not asked to show it.
+    pub without_thoughts: bool,
 }
 
 /// What an adapter puts around one part, call or result, at most.

@@ -139,7 +139,7 @@ impl GenaiModel {
         if !request.checkpoint.is_empty() && self.provider.dialect == Dialect::Anthropic {
             options.extra_headers = Some(checkpoint::beta_header());
         }
-        if self.provider.wants_readable_reasoning(&self.name) {
+        if !request.without_thoughts && self.provider.wants_readable_reasoning(&self.name) {
             options = options.with_capture_reasoning_content(true);
         }
         // genai 0.7.2 takes a last `-max`, `-high`, `-medium`, … of a model's name for a reasoning effort and

@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use dormouse::compaction::chunk::{Chunk, ChunkFailure, Job, SummaryModel, summarise};
 use dormouse::compaction::policy::Ground;
+use dormouse::compaction::summary_input::Estimator;
 use dormouse::history::groups;
 use dormouse::history::request::ModelRequest;
 use dormouse::message::{
     AssistantItem, ContentPart, Epoch, Item, ItemBody, ItemFacts, Seq, ThreadId, UserItem,
 };
-use dormouse::model::ModelProvider;
 use dormouse::model::scripted::{ScriptedErrorClass, ScriptedEvent, ScriptedModel};
+use dormouse::model::{ModelProvider, Usage};
 use dormouse::store::{CompactionState, Generation, GenerationId, Pointer, Position, Span};
 use tokio::time::Instant;
 
@@ -256,4 +257,54 @@ async fn chunk_89_a_chunk_after_which_the_view_is_hardly_smaller_says_so() {
     assert!(made.low_yield && made.covers == 2);
     let chunks = Chunks::of(&turns(20, 2_000));
     assert!(!chunks.chunk(&mut [with_window(&tried, 100_000)]).await.unwrap().low_yield);
+}
+
+#[derive(Clone, Default)]
+struct Log(Arc<std::sync::Mutex<Vec<u8>>>);
+
+impl std::io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn chunk_25_58_each_call_is_logged_with_its_estimator_and_its_usage_and_without_what_it_says() {
+    let log = Log::default();
+    let writer = log.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .with_max_level(tracing::Level::TRACE)
+        .with_ansi(false)
+        .with_writer(move || writer.clone())
+        .finish();
+    let guard = tracing::subscriber::set_default(subscriber);
+    let tried = model("m", |call| match call {
+        0 => too_long(),
+        _ => vec![
+            ScriptedEvent::Text("Goal: short.".into()),
+            ScriptedEvent::Usage(Usage { input: 4_321, output: 12, cached: 0 }),
+        ],
+    });
+    Chunks::of(&turns(12, 600)).chunk(&mut [with_window(&tried, 10_003)]).await.unwrap();
+    drop(guard);
+    let log = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    let calls: Vec<&str> = log.lines().filter(|line| line.contains("summary call")).collect();
+    assert_eq!(calls.len(), 2, "one a call: {log}");
+    // A context limit says that the estimate was too low: from then on a byte counts as a token.
+    for (line, estimator) in calls.iter().zip([Estimator::Bytes2, Estimator::Bytes1]) {
+        let estimator = format!("estimator=\"{}\"", estimator.name());
+        for part in [estimator.as_str(), "thread=t", "items=", "input_tokens=", "source_tokens=", "outcome="]
+        {
+            assert!(line.contains(part), "{part} is not in {line}");
+        }
+    }
+    let used: Vec<&str> = log.lines().filter(|line| line.contains("a summary's usage")).collect();
+    assert_eq!(used.len(), 1, "{log}");
+    assert!(used[0].contains("input=4321") && used[0].contains("output=12"), "{}", used[0]);
+    assert!(!log.contains("so it goes") && !log.contains("Goal: short"), "nothing of what was said: {log}");
 }
