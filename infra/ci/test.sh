@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Every check of dormouse, on a machine that has a Rust toolchain, a C compiler, Python 3 and Node 20. What else it
-# needs is installed below ${XDG_CACHE_HOME:-~/.cache}/dormouse, once (Chromium, by root, as a package of the system); so is what is built. About an hour the first time on
-# two cores, about 9 after that.
+# needs is installed below ${XDG_CACHE_HOME:-~/.cache}/dormouse, once (Chromium, by root, as a package of the system); so is
+# what is built. About 35 minutes the first time on two cores.
 #
 #   bash infra/ci/test.sh            everything
 #   bash infra/ci/test.sh quick      without the fuzzing, the Lambda build and the deployed stack; says so

