@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use async_trait::async_trait;
+use serde_json::Value;
 
 use super::prepare::PrepareResult;
 use super::{Runtime, SliceError, choices};
@@ -302,12 +303,21 @@ fn check(
     {
         return Err((PARTIAL_RESUME, format!("interrupt {:?} has no answer", missing.id.as_str())));
     }
-    let bad = |answer: &&ResumeAnswer| {
-        let approved = answer.payload.as_ref().map(|payload| payload.get("approved"));
-        answer.resolved && !matches!(approved, Some(Some(serde_json::Value::Bool(_))))
+    let bad = |answer: &ResumeAnswer| {
+        let member = |name| answer.payload.as_ref().and_then(|payload| payload.get(name));
+        let problem = match (member("approved"), member("reason"), member("editedArgs")) {
+            // To run the call as it stands would be what nobody has approved.
+            (_, _, Some(_)) => {
+                "has `editedArgs`, but arguments cannot be edited here; deny it, and say what to call"
+            }
+            (Some(Value::Bool(_)), None | Some(Value::String(_)), None) => return None,
+            (Some(Value::Bool(_)), Some(_), None) => "has a `reason` that is no text",
+            (_, _, None) => "needs `approved`, true or false",
+        };
+        Some(format!("the answer to {:?} {problem}", answer.interrupt))
     };
-    match answers.iter().find(bad) {
-        Some(bad) => Err((INVALID_PAYLOAD, format!("the answer to {:?} needs `approved`", bad.interrupt))),
+    match answers.iter().filter(|answer| answer.resolved).find_map(bad) {
+        Some(why) => Err((INVALID_PAYLOAD, why)),
         None => Ok(()),
     }
 }
@@ -315,8 +325,7 @@ fn check(
 /// Takes one checked answer. Given up is refused.
 fn answer(manager: &mut HistoryManager, arrival: &Arrival, answer: &ResumeAnswer) -> PrepareResult {
     let approved = answer.resolved
-        && answer.payload.as_ref().and_then(|payload| payload.get("approved"))
-            == Some(&serde_json::Value::Bool(true));
+        && answer.payload.as_ref().and_then(|payload| payload.get("approved")) == Some(&Value::Bool(true));
     let given =
         UserChoiceAnswer { id: CallId::new(&answer.interrupt), selected: Some(usize::from(!approved)) };
     let thread = manager.history().thread().as_str().to_owned();

@@ -150,12 +150,17 @@ async fn one_resume_answers_every_interrupt_once_and_in_any_order() {
     let lost = ResumeAnswer { interrupt: "nope".to_owned(), resolved: true, payload: None };
     let empty = ResumeAnswer { interrupt: String::new(), resolved: true, payload: None };
     let bare = ResumeAnswer { payload: None, ..good(0) };
+    let with = |payload: Value| ResumeAnswer { payload: Some(payload), ..good(0) };
     for (name, answers, expected) in [
         ("one", vec![good(0)], "PARTIAL_RESUME"),
         ("unknown", vec![good(0), lost], "UNKNOWN_INTERRUPT_ID"),
         ("twice", vec![good(0), good(1), good(0)], "INTERRUPT_RESUME_ERROR"),
         ("empty", vec![good(0), good(1), empty], "INTERRUPT_RESUME_ERROR"),
         ("payload", vec![bare, good(1)], "INVALID_PAYLOAD"),
+        ("approved", vec![with(json!({ "approved": "yes" })), good(1)], "INVALID_PAYLOAD"),
+        ("reason", vec![with(json!({ "approved": false, "reason": 7 })), good(1)], "INVALID_PAYLOAD"),
+        // To run it unedited would be what nobody has approved.
+        ("edited", vec![with(json!({ "approved": true, "editedArgs": {} })), good(1)], "INVALID_PAYLOAD"),
         ("none", vec![], "PARTIAL_RESUME"),
     ] {
         resume(&world, name, answers, &[user("u1", "")]).await;
