@@ -188,6 +188,7 @@ async fn slice(
     // What its user has ended is not gone on with; what is new is another matter.
     due.rests = stopped.is_some() && !news;
     if let Some(run) = stopped {
+        due.stopped = Some(run.clone());
         if manager.causes().is_empty()
             && let Some(first) = inputs.first()
         {
@@ -269,7 +270,7 @@ fn is_outside(message: &InputMessage) -> bool {
 }
 
 /// What the inputs of a slice lead to.
-#[derive(Clone, Copy, Default)]
+#[derive(Default)]
 struct Due {
     /// The model is to be asked.
     ready: bool,
@@ -277,13 +278,15 @@ struct Due {
     outside: bool,
     /// It is for a run that its user has ended: what there is is kept, and the model is not asked.
     rests: bool,
+    /// That run, if it was ended while nobody worked for it.
+    stopped: Option<String>,
 }
 
 /// Barrier, completion, last commit, dispatch.
 async fn finish(
     runtime: &Runtime,
     manager: &mut HistoryManager,
-    Due { ready, outside, rests }: Due,
+    Due { ready, outside, rests, stopped }: Due,
     deadline: Instant,
     cancel: &mut oneshot::Receiver<Cancel>,
     live: &mut Option<Live>,
@@ -300,6 +303,10 @@ async fn finish(
     if !runs {
         promise_release(manager);
         end_run(manager);
+        // What it still waits for is not for the model either, when that comes.
+        if let Some(run) = stopped.filter(|_| rests && manager.history().open_calls().next().is_some()) {
+            manager.begin_run(&run);
+        }
         manager.sync(Progress::Aside, runtime.clock.now_ms()).await?;
         show_committed(manager, known, live).await;
         return send_outbox(runtime, manager, deadline).await;

@@ -69,10 +69,12 @@ impl AgentProfile {
     }
 }
 
-/// The window that requests are made for: the configured one, or what the provider has named since, if that is smaller.
+/// The window that requests are made for: the configured one, or what the provider has named since, if that is smaller. Who
+/// configures another one is believed, until the provider says otherwise.
 pub(super) fn window_of(profile: &AgentProfile, meta: &Meta) -> Option<u64> {
-    let named = meta.window.as_ref().filter(|named| named.model == profile.model.model());
     let known = profile.model.info().context_window;
+    let named = meta.window.as_ref();
+    let named = named.filter(|named| named.model == profile.model.model() && named.configured == known);
     known.into_iter().chain(named.map(|named| named.tokens)).min()
 }
 

@@ -15,6 +15,8 @@ pub enum TextOf {
     Summary(Epoch),
     /// Something beside the history: a parked input, an open question, a view, a dead letter.
     State,
+    /// What somebody else has given, in a form of their own.
+    Opaque,
 }
 
 /// What becomes of a stored text; none: it stays as it is.

@@ -143,7 +143,8 @@ impl Meta {
         }
     }
 
-    /// Puts what it holds of somebody's words through `rewrite`; says whether anything has changed.
+    /// Puts what it holds of somebody's words through `rewrite`; says whether anything has changed. None of it is of a form of
+    /// ours.
     pub fn rewrite_texts(&mut self, rewrite: &dyn Fn(&str) -> Option<String>) -> bool {
         let mut changed = false;
         let mut renew = |text: &mut String| {
@@ -254,6 +255,9 @@ pub struct NamedWindow {
     pub model: String,
     /// Tokens.
     pub tokens: u64,
+    /// What was configured then: with another window the model may be another one under the same name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub configured: Option<u64>,
 }
 
 /// What a thread has asked of compaction.

@@ -96,8 +96,8 @@ impl HistoryManager {
     }
 
     /// The provider has said how large a model's window is, with the next commit.
-    pub fn take_window(&mut self, model: &str, tokens: u64) {
-        self.meta.window = Some(NamedWindow { model: model.to_owned(), tokens });
+    pub fn take_window(&mut self, model: &str, configured: Option<u64>, tokens: u64) {
+        self.meta.window = Some(NamedWindow { model: model.to_owned(), tokens, configured });
     }
 
     /// Says by which route the next request goes: the checkpoint of the summary is sent on its own route alone, and not where

@@ -154,14 +154,18 @@ impl Redaction {
             (Self::Text(wanted), TextOf::Summary(_)) => {
                 // What only a provider can read may say it as well.
                 let open = Generation::without_sealed(text);
-                Wanted::new(wanted).out_of_state(open.as_deref().unwrap_or(text)).or(open)
+                Wanted::new(wanted).out_of_state(open.as_deref().unwrap_or(text), &NAMES).or(open)
             }
-            (Self::Text(wanted), TextOf::State) => Wanted::new(wanted).out_of_state(text),
+            (Self::Text(wanted), TextOf::State) => Wanted::new(wanted).out_of_state(text, &NAMES),
+            (Self::Text(wanted), TextOf::Opaque) => Wanted::new(wanted).out_of_state(text, &[]),
             (Self::Item(id), TextOf::Item(epoch, seq)) if *id == ItemId::at(epoch, seq) => {
                 let blank = blanked(ItemBody::parse(text));
                 (blank != text).then_some(blank)
             }
-            (Self::Item(_), TextOf::Item(Epoch(_), Seq(_)) | TextOf::Summary(_) | TextOf::State) => None,
+            (
+                Self::Item(_),
+                TextOf::Item(Epoch(_), Seq(_)) | TextOf::Summary(_) | TextOf::State | TextOf::Opaque,
+            ) => None,
         }
     }
 }
@@ -238,6 +242,8 @@ const FIELDS: [&str; 16] = [
     "selected",
     "user_id",
 ];
+/// Members of our own messages that somebody else has given, in a form of their own: a name in there is none of ours.
+const OPAQUE: [&str; 3] = ["metadata", "value", "arguments"];
 /// JSON inside of a string inside of JSON …, followed so deep.
 const MAX_NESTING: usize = 4;
 
@@ -278,10 +284,11 @@ impl<'a> Wanted<'a> {
         Some(Value::Object(fields).to_string())
     }
 
-    /// Something beside the history without the text. Names of threads, calls and messages stay, or it would be of nobody.
-    fn out_of_state(&self, text: &str) -> Option<String> {
+    /// Something beside the history without the text. What is among `but` stays: names of threads, calls and messages, or it
+    /// would be of nobody.
+    fn out_of_state(&self, text: &str, but: &[&str]) -> Option<String> {
         match serde_json::from_str::<Value>(text) {
-            Ok(mut value) => self.out_of(&mut value, &NAMES, MAX_NESTING).then(|| value.to_string()),
+            Ok(mut value) => self.out_of(&mut value, but, MAX_NESTING).then(|| value.to_string()),
             Err(_) => self.out_of_text(text),
         }
     }
@@ -336,7 +343,8 @@ impl<'a> Wanted<'a> {
                     fields.insert(name.replace(self.plain, REDACTED), value);
                     found = true;
                 }
-                for (_, value) in fields.iter_mut().filter(|(name, _)| !but.contains(&name.as_str())) {
+                for (name, value) in fields.iter_mut().filter(|(name, _)| !but.contains(&name.as_str())) {
+                    let but = if OPAQUE.contains(&name.as_str()) { &[] } else { but };
                     found |= self.out_of(value, but, depth);
                 }
                 found
@@ -384,9 +392,15 @@ mod tests {
         assert_eq!(gone, raw.replace("a text", "a [redacted]"));
         let parked =
             r#"{"content":{"type":"text","text":"some text"},"group_id":"text","metadata":{"text":"text"}}"#;
-        let gone = Wanted::new("text").out_of_state(parked).unwrap();
-        let left = r#"{"content":{"type":"text","text":"some [redacted]"},"group_id":"text","metadata":{"text":"[redacted]"}}"#;
+        let gone = Wanted::new("text").out_of_state(parked, &NAMES).unwrap();
+        let left = r#"{"content":{"type":"text","text":"some [redacted]"},"group_id":"text","metadata":{"[redacted]":"[redacted]"}}"#;
         assert_eq!(gone, left);
+        // Where the form is somebody else's, a name is a word as any other.
+        let theirs = r#"{"id":"text-1","metadata":{"user":{"id":"text"}}}"#;
+        let gone = Wanted::new("text").out_of_state(theirs, &NAMES).unwrap();
+        assert_eq!(gone, r#"{"id":"text-1","metadata":{"user":{"id":"[redacted]"}}}"#);
+        let gone = Wanted::new("text").out_of_state(theirs, &[]).unwrap();
+        assert_eq!(gone, r#"{"id":"[redacted]-1","metadata":{"user":{"id":"[redacted]"}}}"#);
         let reasoning = r#"{"kind":"reasoning","text":"a secret","model":"m","signature":"s"}"#;
         assert_eq!(Wanted::new("secret").out_of_item(reasoning).unwrap(), GONE, "it is whole or absent");
     }

@@ -45,6 +45,25 @@ async fn a_stopped_run_that_waits_for_a_tool_takes_its_result_and_asks_no_model(
 }
 
 #[tokio::test]
+async fn a_stopped_run_that_waits_for_two_tools_asks_no_model_when_the_last_has_answered() {
+    for stopped in [aborted(), RunChange::Stop] {
+        let world = world();
+        run(&world, "r1", &[user("u1", r#"both echo {"k":1} other {"k":2}"#)]).await;
+        change(&world, "r1", stopped.clone()).await;
+        let (calls, asked) = (world.pending().await, world.model.calls());
+        for (at, call) in calls.iter().enumerate() {
+            let result = world.result(call, &format!("late {at}"));
+            world.done(&result).await;
+            world.done(&result.again()).await;
+        }
+        assert_eq!(world.model.calls(), asked, "{stopped:?}: its user has ended it");
+        assert_eq!((failed(&world, "r1").await.as_str(), world.meta().await.run), ("abort", None));
+        world.done(&world.user("say alpha")).await;
+        assert_eq!(world.output.texts().last().unwrap(), "alpha");
+    }
+}
+
+#[tokio::test]
 async fn a_message_for_a_thread_whose_run_was_stopped_is_answered() {
     let world = world();
     run(&world, "r1", &[user("u1", r#"look echo {"k":1}"#)]).await;

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use dormouse::message::{
-    CallId, ContentPart, DedupId, Epoch, Item, ItemBody, MessageId, Seq, SettledBy, ThreadId, ToolCallItem,
+    CallId, CompactionReport, ContentPart, DedupId, Epoch, Item, ItemBody, MessageId, Seq, SettledBy,
+    ThreadId, ToolCallItem,
 };
 use dormouse::store::{Commit, NewThread, OutboxEntry, PendingCall, Promise, SubscriptionChange, ThreadKind};
 
@@ -344,7 +345,18 @@ fn says_that_it_died(commit: &Commit) -> bool {
 
 /// Whether an input is given up on under the id of its message, as it is where nobody could count its attempts.
 fn is_of_a_dead_message(dedup: &DedupId, commit: &Commit) -> bool {
-    dedup.as_str().starts_with("m-") && says_that_it_died(commit)
+    dedup.as_str().starts_with("m-") && (says_that_it_died(commit) || abandons(commit))
+}
+
+/// Whether a commit ends a compaction that is given up on.
+fn abandons(commit: &Commit) -> bool {
+    let given_up =
+        |report: &CompactionReport| report.failure.as_ref().is_some_and(|why| why.contains("given up on"));
+    commit
+        .meta
+        .outbox
+        .iter()
+        .any(|entry| matches!(&entry.promise, Promise::Compacted { report, .. } if given_up(report)))
 }
 
 fn notices(commit: &Commit) -> impl Iterator<Item = &str> {

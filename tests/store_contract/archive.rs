@@ -1,7 +1,10 @@
 //! What is read of a thread as a whole, and what an operator does to it.
 
 use dormouse::message::{CallId, Epoch, MessageId, RawJson, Seq, ThreadId};
-use dormouse::store::{ChoiceRow, Commit, Committed, DeadLetter, Expect, Kinship, Logs, Meta, Span, TextOf};
+use dormouse::store::{
+    ChoiceRow, Commit, Committed, DeadLetter, Expect, Kinship, Logs, Meta, NewThread, Span, TextOf,
+    ThreadKind,
+};
 
 use crate::bed::{Bed, append, create, item, parked, raws, said, token};
 
@@ -143,6 +146,14 @@ pub async fn erasure_leaves_a_closed_name_and_what_others_inherit(bed: &Bed) {
     for name in ["t", "u"] {
         let mut make = create(name, &[&said("a"), &large]);
         make.park = vec![parked("1", "p")];
+        let meta = Meta {
+            root: name.into(),
+            parent: Some(name.into()),
+            kind: ThreadKind::Child,
+            token: format!("born-{name}"),
+            ..Meta::new_root(format!("child-of-{name}").as_str().into(), "default", None, 1)
+        };
+        make.children = vec![NewThread { meta, items: Vec::new(), parked: None }];
         assert_eq!(bed.commit(make).await, Committed::Done);
     }
     let mut fork = create("f", &[]);
@@ -166,9 +177,16 @@ pub async fn erasure_leaves_a_closed_name_and_what_others_inherit(bed: &Bed) {
         "the same text of another thread stays"
     );
     assert_eq!(bed.archive.heirs(&u).await.unwrap(), ["f".into()]);
+    // Where others inherit, a child may be kept as well, and is to be found once they are gone.
+    assert_eq!(bed.archive.children(&u).await.unwrap(), ["child-of-u".into()]);
+    assert!(bed.archive.children(&t).await.unwrap().is_empty());
     let listed: Vec<ThreadId> =
         bed.store.list_threads(10).await.unwrap().into_iter().map(|thread| thread.thread).collect();
-    assert_eq!(listed, ["f".into()], "what was erased is in no list");
+    assert_eq!(
+        listed,
+        ["f".into(), "child-of-u".into(), "child-of-t".into()],
+        "what was erased is in no list"
+    );
     // Nothing makes it again, and nothing goes on with it.
     assert_eq!(bed.commit(create("t", &[&said("again")])).await, Committed::LostRace);
     let meta = bed.store.meta(&t).await.unwrap().unwrap();

@@ -54,7 +54,7 @@ fn rich(commit: &mut Commit) {
     meta.prune = Prune { soft_before: 4, hard_before: 1, since_turn: 6 };
     meta.images_out = ImagesOut { before: 12, nth: 1, refused: vec!["abc".into()] };
     meta.results_out = ResultsOut { epoch: Epoch(0), seqs: vec![Seq(2)] };
-    meta.window = Some(NamedWindow { model: "m".into(), tokens: 128_000 });
+    meta.window = Some(NamedWindow { model: "m".into(), tokens: 128_000, configured: Some(200_000) });
     meta.usage = Some(Usage { input: 10, output: 2, cached: 7 });
 }
 

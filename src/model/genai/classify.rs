@@ -15,7 +15,7 @@ use reqwest::header::HeaderMap;
 use serde_json::Value;
 
 use super::dialect::api_key_env;
-use super::overflow::{is_overflow_text, named_limit};
+use super::overflow::{is_limit, is_overflow_text, named_limit};
 use crate::config::ModelConfig;
 use crate::model::{ErrorClass, ModelError};
 
@@ -292,10 +292,13 @@ impl Report {
         // Anthropic's codes of compaction.
         report.codes.extend(error["details"]["error_code"].as_str().map(str::to_owned));
         let message = error["message"].as_str().or_else(|| body["error"].as_str());
-        report.names_checkpoint = message.is_some_and(|text| text.contains("compaction"));
+        // A header that is known no more is refused by its name, and so is everything that goes with it.
+        report.names_checkpoint =
+            message.is_some_and(|text| text.contains("compaction") || text.contains("anthropic-beta"));
         report.overflow_text = message.is_some_and(is_overflow_text);
         // llama.cpp has a member for it.
-        report.limit = message.and_then(named_limit).or_else(|| error["n_ctx"].as_u64());
+        report.limit =
+            message.and_then(named_limit).or_else(|| error["n_ctx"].as_u64().filter(|n| is_limit(*n)));
         report
     }
 

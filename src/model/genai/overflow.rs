@@ -41,6 +41,11 @@ const MAX_DIGITS: usize = 12;
 /// A number below is no window of a conversation, but something else that the words are followed by.
 const MIN_LIMIT: u64 = 1_000;
 
+/// Whether it can be a window.
+pub fn is_limit(tokens: u64) -> bool {
+    tokens >= MIN_LIMIT
+}
+
 /// Whether the text says that the request is too large.
 pub(super) fn is_overflow_text(text: &str) -> bool {
     let text = text.to_ascii_lowercase();
@@ -57,7 +62,7 @@ pub(super) fn named_limit(text: &str) -> Option<u64> {
     };
     let before = || number_at_end(text.split_once(BEHIND_LIMIT)?.0);
     let limit = BEFORE_LIMIT.into_iter().find_map(behind).or_else(compared).or_else(before)?;
-    (limit >= MIN_LIMIT).then_some(limit)
+    is_limit(limit).then_some(limit)
 }
 
 /// `" (1,048,576)."` is 1048576.

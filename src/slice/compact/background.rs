@@ -36,7 +36,7 @@ pub(in crate::slice) async fn abandoned(
     let Some(parent_id) = own.parent.clone() else { return Ok(Background::Stale) };
     let Some(parent) = live(runtime, &parent_id, &own.base).await? else { return Ok(Background::Stale) };
     let profile = runtime.agents.profile(&own.agent).ok();
-    let window = profile.as_ref().and_then(|profile| profile.model.info().context_window);
+    let window = profile.as_ref().and_then(|profile| window_of(profile, &parent));
     let key = profile.zip(window).map(|(profile, window)| profile.summary_profile(window));
     let mut gave_up = false;
     if let Some(key) = key {

@@ -204,7 +204,8 @@ pub(in crate::slice) async fn after_overflow(
     let size = manager.request_size(fixed);
     if let Some(tokens) = named {
         tracing::info!(thread = %manager.history().thread(), tokens, "the provider has named its window");
-        manager.take_window(session.profile.model.model(), tokens);
+        let model = &session.profile.model;
+        manager.take_window(model.model(), model.info().context_window, tokens);
     }
     // Whatever the estimate is of: of such a request the provider says that it is above its limit.
     let window = window_of(&session.profile, manager.meta()).unwrap_or(size).min(size);

@@ -94,7 +94,7 @@ impl DynamoStore {
     /// Rewrites what META holds of somebody's words, if nobody moves the thread meanwhile.
     async fn rewrite_meta(&self, row: &Row, rewrite: &Rewrite<'_>) -> Result<bool, StoreError> {
         let mut meta = meta_row::read(row)?;
-        if !meta.rewrite_texts(&|text| rewrite(TextOf::State, text)) {
+        if !meta.rewrite_texts(&|text| rewrite(TextOf::Opaque, text)) {
             return Ok(false);
         }
         let update = self.update(&keys::meta(&meta.thread), meta_row::words(&meta));
@@ -134,6 +134,7 @@ fn text_of(log: Option<Epoch>, row: &Row) -> TextOf {
     match (log, keys::seq_of(sk)) {
         (Some(epoch), Some(seq)) => TextOf::Item(epoch, seq),
         (Some(epoch), None) => TextOf::Summary(epoch),
+        (None, _) if sk.starts_with(keys::VIEW) || sk.starts_with(keys::RUN) => TextOf::Opaque,
         (None, _) => TextOf::State,
     }
 }
@@ -190,7 +191,9 @@ impl ArchiveStore for DynamoStore {
             let mut rows = self.query(pk.clone(), Range::All).await?;
             rows.retain(|row| {
                 let sk = codec::text(row, keys::SK).unwrap_or_default();
-                sk != META && sk != keys::ERASED && !(logs == Logs::Keep && sk.starts_with(keys::HEIR))
+                // Whoever inherits is still there; so may be children whose own heirs keep them, to be deleted later.
+                let kin = sk.starts_with(keys::HEIR) || sk.starts_with(keys::CHILD);
+                sk != META && sk != keys::ERASED && !(logs == Logs::Keep && kin)
             });
             self.delete_bodies(&pk, &self.listed_bodies(&pk).await?).await?;
             self.delete_rows(rows.iter().filter_map(Key::of).collect()).await?;

@@ -38,6 +38,8 @@ pub(super) const ATTEMPTS: &str = "A#";
 pub(super) const VIEW: &str = "V#";
 /// Open choices.
 pub(super) const CHOICE: &str = "Q#";
+/// A client's run.
+pub(super) const RUN: &str = "R#";
 /// Sorts behind every choice, and before every other kind of row.
 pub(super) const BEHIND_CHOICES: &str = "Q$";
 /// Items of a log.
@@ -223,7 +225,7 @@ pub(super) fn base(thread: &ThreadId, epoch: Epoch) -> Key {
 
 /// A run of an attached client.
 pub(super) fn run(thread: &ThreadId, run: &str) -> Key {
-    Key::new(thread_pk(thread), format!("R#{}", part(run)))
+    Key::new(thread_pk(thread), format!("{RUN}{}", part(run)))
 }
 
 /// What one of a run's slices shows.

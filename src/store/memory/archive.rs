@@ -18,7 +18,7 @@ impl ArchiveStore for MemoryStore {
         };
         if let Some(rows) = state.threads.get_mut(thread) {
             if let Some(meta) = &mut rows.meta {
-                changed_meta = meta.rewrite_texts(&|text| rewrite(TextOf::State, text));
+                changed_meta = meta.rewrite_texts(&|text| rewrite(TextOf::Opaque, text));
             }
             for ((epoch, seq), item) in &mut rows.logs {
                 if let Some(raw) = renew(TextOf::Item(*epoch, *seq), &item.raw) {
@@ -49,7 +49,7 @@ impl ArchiveStore for MemoryStore {
             }
             for view in rows.views.values_mut() {
                 if let Some(content) =
-                    renew(TextOf::State, view.get()).and_then(|text| RawJson::parse(&text).ok())
+                    renew(TextOf::Opaque, view.get()).and_then(|text| RawJson::parse(&text).ok())
                 {
                     *view = content;
                 }
@@ -99,6 +99,7 @@ impl ArchiveStore for MemoryStore {
             left.generations = rows.generations;
             left.bases = rows.bases;
             left.heirs = rows.heirs;
+            left.children = rows.children;
         }
         Ok(())
     }
