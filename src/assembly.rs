@@ -136,6 +136,21 @@ impl Secrets {
     }
 }
 
+/// What a function behind an address of AWS serves: the same for all of them, which routes it serves apart. Its connections are
+/// open, and who may ask is decided.
+///
+/// # Errors
+/// As [`assemble`] and [`access`]; a secret that cannot be read.
+pub async fn http_function(config: Arc<Config>, shared: &SdkConfig) -> Result<HttpDeps, AssemblyError> {
+    let clients = Clients::new(shared);
+    let secrets = Secrets::read(&config, shared, ModelKeys::Leave).await?;
+    let observer = Arc::new(crate::slice::NoObserver);
+    let mut assembly = assemble(config.clone(), &clients, &secrets, Vec::new(), observer)?;
+    assembly.http.access = access(&config, shared, Reach::Network).await?;
+    warm_up(&assembly.runtime, &clients, &config).await;
+    Ok(assembly.http)
+}
+
 /// Whether a process asks models.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ModelKeys {

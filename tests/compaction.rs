@@ -4,6 +4,8 @@
 
 #[path = "support/kills.rs"]
 mod kills;
+#[path = "support/logged.rs"]
+mod logged;
 #[cfg(feature = "local")]
 #[path = "compaction/outages.rs"]
 mod outages;

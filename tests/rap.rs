@@ -5,6 +5,8 @@
 
 #[path = "../src/local/demo.rs"]
 mod demo;
+#[path = "support/logged.rs"]
+mod logged;
 #[path = "support/rap.rs"]
 mod support;
 
@@ -25,6 +27,7 @@ use dormouse::tools::{
     AgentTools, Execution, Invocation, Rerun, Tool, ToolDefinition, ToolError, ToolSet, ToolSource, Waiting,
     no_arguments,
 };
+use logged::Logged;
 use serde_json::{Value, json};
 use support::{Answer, FakeServer, MANIFEST, Outbox, StoreDown, dead_url, manifest, offering, tokens};
 
@@ -336,29 +339,6 @@ async fn rap_02_20_22_a_call_goes_to_the_endpoint_of_its_own_set_and_case_counts
     assert_eq!(b.seen().len(), 1, "the manifest alone");
 }
 
-/// What is logged while this is alive, on this thread.
-fn logged() -> (Arc<std::sync::Mutex<Vec<u8>>>, tracing::subscriber::DefaultGuard) {
-    #[derive(Clone, Default)]
-    struct Log(Arc<std::sync::Mutex<Vec<u8>>>);
-    impl std::io::Write for Log {
-        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            self.0.lock().unwrap().extend_from_slice(bytes);
-            Ok(bytes.len())
-        }
-        fn flush(&mut self) -> std::io::Result<()> {
-            Ok(())
-        }
-    }
-    let log = Log::default();
-    let writer = log.clone();
-    let subscriber = tracing_subscriber::fmt()
-        .with_max_level(tracing::Level::TRACE)
-        .with_ansi(false)
-        .with_writer(move || writer.clone())
-        .finish();
-    (log.0, tracing::subscriber::set_default(subscriber))
-}
-
 #[tokio::test]
 async fn rap_32_d35_an_invocation_is_logged_with_its_outcome_and_without_what_it_says() {
     let server = offering(&["watch"], |_, before| match before {
@@ -368,12 +348,11 @@ async fn rap_32_d35_an_invocation_is_logged_with_its_outcome_and_without_what_it
     .await;
     let set = tools_of(&source(config(&[("builds", &server.url)]), MemoryStore::new())).await;
     let tool = set.registry.get("watch").unwrap();
-    let (log, guard) = logged();
+    let logged = Logged::here();
     let secret = r#"{"password":"hunter2"}"#;
     tool.execute(&call("watch", secret)).await.unwrap();
     tool.execute(&call("watch", secret)).await.unwrap_err();
-    drop(guard);
-    let log = String::from_utf8(log.lock().unwrap().clone()).unwrap();
+    let log = logged.text();
     let lines: Vec<&str> = log.lines().filter(|line| line.contains("invocation")).collect();
     assert_eq!(lines.len(), 2, "{log}");
     for (line, acknowledged) in lines.iter().zip(["acknowledged=true", "acknowledged=false"]) {

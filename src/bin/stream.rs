@@ -6,11 +6,9 @@ use std::time::{Duration, SystemTime};
 
 use axum::extract::Request;
 use axum::middleware;
-use dormouse::assembly::{self, Clients, ModelKeys, Reach, Secrets};
 use dormouse::config::Config;
-use dormouse::http::{self, IamPrincipal, StreamTime};
-use dormouse::slice::NoObserver;
-use dormouse::telemetry;
+use dormouse::http::{IamPrincipal, StreamTime};
+use dormouse::{assembly, http, telemetry};
 use lambda_http::RequestExt;
 use lambda_http::request::RequestContext;
 
@@ -22,13 +20,8 @@ async fn main() -> Result<(), lambda_http::Error> {
     telemetry::init(telemetry::Format::Json, "info");
     let config = Arc::new(Config::load(None)?);
     let shared = aws_config::load_from_env().await;
-    let clients = Clients::new(&shared);
-    let secrets = Secrets::read(&config, &shared, ModelKeys::Leave).await?;
-    let mut assembly =
-        assembly::assemble(config.clone(), &clients, &secrets, Vec::new(), Arc::new(NoObserver))?;
-    assembly.http.access = assembly::access(&config, &shared, Reach::Network).await?;
-    assembly::warm_up(&assembly.runtime, &clients, &config).await;
-    let router = http::agui_router(assembly.http).layer(middleware::map_request(of_invocation));
+    let deps = assembly::http_function(config, &shared).await?;
+    let router = http::agui_router(deps).layer(middleware::map_request(of_invocation));
     lambda_http::run_with_streaming_response(router).await
 }
 

@@ -6,7 +6,7 @@ use dormouse::message::{
     CallId, ContentPart, InputContent, InputMessage, Item, ItemBody, Outcome, SyntheticReason, ToolCallItem,
     UserItem,
 };
-use dormouse::store::{Generation, Loaded, Meta, PendingCall, Promise};
+use dormouse::store::{Generation, Loaded, Meta, PendingCall};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use serde_json::{Value, json};
@@ -118,7 +118,7 @@ pub fn json(meta: &Meta, loaded: &Loaded) -> Result<String, serde_json::Error> {
         "epoch": meta.epoch,
         "head": meta.head,
         "pending": meta.pending,
-        "notices": notices(meta),
+        "notices": meta.notices(),
         "unanswered": is_unanswered(meta, &loaded.items),
         "parked": parked,
         "items": items,
@@ -205,33 +205,6 @@ fn outcome_name(outcome: &Outcome) -> &str {
         Outcome::Truncated => "cut",
         Outcome::Unknown(other) => other,
     }
-}
-
-/// What the last commit told the user; never part of the history.
-fn notices(meta: &Meta) -> Vec<&str> {
-    meta.outbox
-        .iter()
-        .filter_map(|entry| match &entry.promise {
-            Promise::Notice { text } => Some(text.as_str()),
-            Promise::Call { .. }
-            | Promise::Cancel { .. }
-            | Promise::Reply { .. }
-            | Promise::OAuth { .. }
-            | Promise::Choice { .. }
-            | Promise::Answer { .. }
-            | Promise::Release
-            | Promise::Wake { .. }
-            | Promise::Report { .. }
-            | Promise::Message { .. }
-            | Promise::Schedule { .. }
-            | Promise::End { .. }
-            | Promise::Compact { .. }
-            | Promise::Compacted { .. }
-            | Promise::RunEnd { .. }
-            | Promise::Closed
-            | Promise::Unknown(_) => None,
-        })
-        .collect()
 }
 
 /// Whether the history ends in something that the model has not answered, and nothing is out.
@@ -352,7 +325,7 @@ impl Page {
     fn footer(&mut self, meta: &Meta, loaded: &Loaded) {
         let waiting: Vec<&str> =
             meta.pending.iter().filter(|call| !call.parked).map(|call| call.name.as_str()).collect();
-        let notices = notices(meta);
+        let notices = meta.notices();
         let unanswered = is_unanswered(meta, &loaded.items);
         let results = meta.pending.iter().filter(|call| call.parked).count();
         let parked = loaded.parked.len().saturating_sub(results);

@@ -13,8 +13,7 @@ use super::threads::{MAX_PAGE_BYTES, foreign, limit, path, pending, query, summa
 use super::{ApiError, HttpDeps};
 use crate::message::{Epoch, Seq};
 use crate::store::{
-    Generation, Hold, Kinship, Meta, PendingCall, Promise, RunRow, Span, Store, StoreError, ThreadSummary,
-    behind,
+    Generation, Hold, Kinship, Meta, PendingCall, RunRow, Span, Store, StoreError, ThreadSummary, behind,
 };
 use crate::thread::generations_from;
 
@@ -70,8 +69,8 @@ pub(super) async fn state(
         "calls": meta.pending.iter().map(call).collect::<Vec<_>>(),
         "run": run.as_ref().map(run_of),
         "unfinished": meta.open.len(),
-        "unsent": meta.outbox.iter().filter(|entry| !is_notice(&entry.promise)).count(),
-        "notices": meta.outbox.iter().filter_map(|entry| notice(&entry.promise)).collect::<Vec<_>>(),
+        "unsent": meta.outbox.iter().filter(|entry| entry.promise.notice().is_none()).count(),
+        "notices": meta.notices(),
         "pruned": { "shortened_before": meta.prune.soft_before, "cleared_before": meta.prune.hard_before },
         "compaction": {
             "generation": compaction.newest.as_ref().map(|newest| newest.id.number),
@@ -106,34 +105,6 @@ fn call(waiting: &PendingCall) -> Value {
 
 fn run_of(run: &RunRow) -> Value {
     json!({ "run_id": run.run, "state": run.state, "attempt": run.attempt, "stopping": run.stop })
-}
-
-fn is_notice(promise: &Promise) -> bool {
-    notice(promise).is_some()
-}
-
-/// What the last commit told the user; never part of the history.
-fn notice(promise: &Promise) -> Option<&str> {
-    match promise {
-        Promise::Notice { text } => Some(text),
-        Promise::Call { .. }
-        | Promise::Cancel { .. }
-        | Promise::Reply { .. }
-        | Promise::OAuth { .. }
-        | Promise::Choice { .. }
-        | Promise::Answer { .. }
-        | Promise::Release
-        | Promise::Wake { .. }
-        | Promise::Report { .. }
-        | Promise::Message { .. }
-        | Promise::Schedule { .. }
-        | Promise::RunEnd { .. }
-        | Promise::End { .. }
-        | Promise::Compact { .. }
-        | Promise::Compacted { .. }
-        | Promise::Closed
-        | Promise::Unknown(_) => None,
-    }
 }
 
 /// `GET /threads/{id}/children`

@@ -130,6 +130,11 @@ impl Meta {
         }
     }
 
+    /// What the last commit told the user; never part of the history.
+    pub fn notices(&self) -> Vec<&str> {
+        self.outbox.iter().filter_map(|entry| entry.promise.notice()).collect()
+    }
+
     /// What is left of an erased thread: that it was there, and that it is closed.
     pub fn erased(self) -> Self {
         Self {
@@ -497,4 +502,30 @@ pub enum Promise {
     /// A promise of a newer version: kept as it is, and not for this one to send.
     #[serde(untagged)]
     Unknown(serde_json::Value),
+}
+
+impl Promise {
+    /// What the user is told, if it is that.
+    pub fn notice(&self) -> Option<&str> {
+        match self {
+            Self::Notice { text } => Some(text),
+            Self::Call { .. }
+            | Self::Cancel { .. }
+            | Self::Reply { .. }
+            | Self::OAuth { .. }
+            | Self::Choice { .. }
+            | Self::Answer { .. }
+            | Self::Release
+            | Self::Wake { .. }
+            | Self::Report { .. }
+            | Self::Message { .. }
+            | Self::Schedule { .. }
+            | Self::RunEnd { .. }
+            | Self::End { .. }
+            | Self::Compact { .. }
+            | Self::Compacted { .. }
+            | Self::Closed
+            | Self::Unknown(_) => None,
+        }
+    }
 }

@@ -46,6 +46,25 @@ impl ModelProvider for Wide {
     }
 }
 
+/// One agent, which a test changes between two messages.
+#[cfg(feature = "local")]
+pub struct Agent(pub std::sync::Mutex<AgentProfile>);
+
+#[cfg(feature = "local")]
+impl Agents for Agent {
+    fn default_agent(&self) -> &str {
+        "default"
+    }
+
+    fn knows(&self, agent: &str) -> bool {
+        agent == "default"
+    }
+
+    fn profile(&self, _agent: &str) -> Result<AgentProfile, ModelError> {
+        Ok(self.0.lock().unwrap().clone())
+    }
+}
+
 struct Summarised(Arc<dyn Agents>, Arc<Wide>);
 
 impl Agents for Summarised {

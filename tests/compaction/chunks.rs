@@ -17,6 +17,7 @@ use dormouse::store::{CompactionState, Generation, GenerationId, Pointer, Positi
 use tokio::time::Instant;
 
 use crate::bed::{summary, texts};
+use crate::logged::Logged;
 
 /// Turns of a user's text and a word in answer.
 fn items(turns: &[String]) -> Vec<Item> {
@@ -259,30 +260,9 @@ async fn chunk_89_a_chunk_after_which_the_view_is_hardly_smaller_says_so() {
     assert!(!chunks.chunk(&mut [with_window(&tried, 100_000)]).await.unwrap().low_yield);
 }
 
-#[derive(Clone, Default)]
-struct Log(Arc<std::sync::Mutex<Vec<u8>>>);
-
-impl std::io::Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
 #[tokio::test(start_paused = true)]
 async fn chunk_25_58_each_call_is_logged_with_its_estimator_and_its_usage_and_without_what_it_says() {
-    let log = Log::default();
-    let writer = log.clone();
-    let subscriber = tracing_subscriber::fmt()
-        .with_max_level(tracing::Level::TRACE)
-        .with_ansi(false)
-        .with_writer(move || writer.clone())
-        .finish();
-    let guard = tracing::subscriber::set_default(subscriber);
+    let logged = Logged::here();
     let tried = model("m", |call| match call {
         0 => too_long(),
         _ => vec![
@@ -291,8 +271,7 @@ async fn chunk_25_58_each_call_is_logged_with_its_estimator_and_its_usage_and_wi
         ],
     });
     Chunks::of(&turns(12, 600)).chunk(&mut [with_window(&tried, 10_003)]).await.unwrap();
-    drop(guard);
-    let log = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    let log = logged.text();
     let calls: Vec<&str> = log.lines().filter(|line| line.contains("summary call")).collect();
     assert_eq!(calls.len(), 2, "one a call: {log}");
     // A context limit says that the estimate was too low: from then on a byte counts as a token.

@@ -7,32 +7,16 @@ use std::sync::{Arc, Mutex};
 use dormouse::config::ModelConfig;
 use dormouse::model::genai::GenaiModel;
 use dormouse::model::scripted::ScriptedModel;
-use dormouse::model::{Mechanism, ModelError, ModelProvider, Usage};
-use dormouse::slice::{AgentProfile, Agents, Summaries};
+use dormouse::model::{Mechanism, ModelProvider, Usage};
+use dormouse::slice::{AgentProfile, Summaries};
 use dormouse::store::{ConversationStore, Generation};
 use serde_json::{Value, json};
 
-use crate::bed::{WINDOW, long};
+use crate::bed::{Agent, WINDOW, long};
 use crate::provider_server::{Received, Reply, Server};
 use crate::world::{THREAD, World};
 
 const SUMMARY: &str = "[Summary of the conversation up to here.";
-
-struct Agent(Mutex<AgentProfile>);
-
-impl Agents for Agent {
-    fn default_agent(&self) -> &str {
-        "default"
-    }
-
-    fn knows(&self, agent: &str) -> bool {
-        agent == "default"
-    }
-
-    fn profile(&self, _agent: &str) -> Result<AgentProfile, ModelError> {
-        Ok(self.0.lock().unwrap().clone())
-    }
-}
 
 /// What goes wrong.
 #[derive(Clone, Default)]

@@ -5,30 +5,14 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use dormouse::config::ModelConfig;
+use dormouse::model::ModelProvider;
 use dormouse::model::genai::GenaiModel;
 use dormouse::model::scripted::ScriptedModel;
-use dormouse::model::{ModelError, ModelProvider};
-use dormouse::slice::{AgentProfile, Agents, Summaries};
+use dormouse::slice::{AgentProfile, Summaries};
 
-use crate::bed::{WINDOW, long};
+use crate::bed::{Agent, WINDOW, long};
 use crate::messages_api::{Api, Fault};
 use crate::world::World;
-
-struct Agent(Mutex<AgentProfile>);
-
-impl Agents for Agent {
-    fn default_agent(&self) -> &str {
-        "default"
-    }
-
-    fn knows(&self, agent: &str) -> bool {
-        agent == "default"
-    }
-
-    fn profile(&self, _agent: &str) -> Result<AgentProfile, ModelError> {
-        Ok(self.0.lock().unwrap().clone())
-    }
-}
 
 struct Bed {
     world: World,

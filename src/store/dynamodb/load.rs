@@ -7,7 +7,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 
 use super::codec::{self, Row};
 use super::keys::{self, Key};
-use super::reads::{BATCH_KEYS, CONCURRENCY, Range};
+use super::reads::{BATCH_KEYS, CONCURRENCY, Order, Range};
 use super::{DynamoStore, meta_row};
 use crate::message::{DedupId, Epoch, Item, RawJson, Seq, ThreadId};
 use crate::store::{self, Loaded, Meta, ParkedInput, Position, Prune, Span, StateStore, StoreError, behind};
@@ -83,7 +83,7 @@ impl DynamoStore {
         let (rows, waiting_rows, likely_log) = futures::try_join!(
             self.get_many(by_key, BATCH_KEYS),
             self.query(keys::thread_pk(thread), Range::Waiting),
-            self.newest_items(keys::log_pk(thread, LIKELY_EPOCH), LIKELY_ITEMS),
+            self.page(keys::log_pk(thread, LIKELY_EPOCH), keys::ITEM, Order::Descending, None, LIKELY_ITEMS),
         )?;
         let now_ms = self.now_ms();
         let processed: BTreeSet<DedupId> = dedup_keys

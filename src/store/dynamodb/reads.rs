@@ -18,6 +18,13 @@ pub(super) const BATCH_KEYS: usize = 100;
 /// Requests under way at once for one load.
 pub(super) const CONCURRENCY: usize = 32;
 
+/// Which end of a partition comes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Order {
+    Ascending,
+    Descending,
+}
+
 /// A range of sort keys.
 #[derive(Clone, Debug)]
 pub(super) enum Range {
@@ -96,30 +103,12 @@ impl DynamoStore {
         }
     }
 
-    /// The newest items of a log, at most `limit`, in no order: one page.
-    pub(super) async fn newest_items(&self, pk: String, limit: i32) -> Result<Vec<Row>, StoreError> {
-        let answer = self
-            .repeat("Query", || {
-                self.client
-                    .query()
-                    .table_name(&*self.table)
-                    .consistent_read(true)
-                    .key_condition_expression("pk = :pk AND begins_with(sk, :from)")
-                    .expression_attribute_values(":pk", s(pk.clone()))
-                    .expression_attribute_values(":from", s(keys::ITEM))
-                    .scan_index_forward(false)
-                    .limit(limit)
-                    .send()
-            })
-            .await?;
-        Ok(answer.items.unwrap_or_default())
-    }
-
-    /// Rows of a partition whose sort keys begin like this, in key order, behind `after`: one page of at most `limit`.
+    /// Rows of a partition whose sort keys begin like this, behind `after`: one page of at most `limit`.
     pub(super) async fn page(
         &self,
         pk: String,
         prefix: &'static str,
+        order: Order,
         after: Option<Key>,
         limit: i32,
     ) -> Result<Vec<Row>, StoreError> {
@@ -133,6 +122,7 @@ impl DynamoStore {
                     .key_condition_expression("pk = :pk AND begins_with(sk, :from)")
                     .expression_attribute_values(":pk", s(pk.clone()))
                     .expression_attribute_values(":from", s(prefix))
+                    .scan_index_forward(order == Order::Ascending)
                     .set_exclusive_start_key(after.clone())
                     .limit(limit)
                     .send()

@@ -10,7 +10,7 @@ use super::bodies::Bodies;
 use super::codec::{self, Row, s};
 use super::commit::OPEN_CHILDREN;
 use super::keys::{self, Key, LISTS, LPK, LSK, List};
-use super::reads::{BATCH_KEYS, Range};
+use super::reads::{BATCH_KEYS, Order, Range};
 use super::{DynamoStore, meta_row};
 use crate::message::{CallId, MessageId, RawJson, ThreadId};
 use crate::store::{
@@ -244,7 +244,7 @@ impl StateStore for DynamoStore {
             Kinship::Heir => (keys::HEIR, keys::heir),
         };
         let after = after.map(|after| key(thread, after));
-        let rows = self.page(keys::thread_pk(thread), prefix, after, limit).await?;
+        let rows = self.page(keys::thread_pk(thread), prefix, Order::Ascending, after, limit).await?;
         Ok(rows.iter().filter_map(codec::read_heir).collect())
     }
 
