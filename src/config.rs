@@ -67,6 +67,9 @@ pub struct AgentConfig {
     pub tool_servers: Option<Vec<String>>,
     /// Bound on one response, in tokens; absent: the provider's own.
     pub max_output_tokens: Option<u32>,
+    /// Whether the agent reads and changes the state of an AG-UI client, with tools of its own; absent: no. The state is kept
+    /// either way.
+    pub shared_state: Option<bool>,
     /// Whether old tool results are shortened when the model's window fills; absent: yes.
     pub prune: Option<bool>,
     /// Summaries of what the model's window does not hold.

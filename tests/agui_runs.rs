@@ -7,6 +7,8 @@ mod crash;
 mod edges;
 #[path = "agui_runs/endings.rs"]
 mod endings;
+#[path = "agui_runs/state.rs"]
+mod state;
 #[path = "support/world.rs"]
 mod world;
 
@@ -52,7 +54,13 @@ async fn post(world: &World, run: &str, records: &[RunRecord], attached_until_ms
     let config = RunConfig { tools: vec![tool("cl_where"), tool("cl_when")], context: Vec::new() };
     let row = RunRow::queued(run, serde_json::to_string(&config).unwrap(), attached_until_ms);
     world.store.put_run(&thread(), &row, NOW_MS).await.unwrap();
-    let request = RunRequest { run: run.to_owned(), records: records.to_vec(), append: false, resume: None };
+    let request = RunRequest {
+        run: run.to_owned(),
+        records: records.to_vec(),
+        append: false,
+        resume: None,
+        state: None,
+    };
     world.message(&InputMessage::plain(thread(), InputContent::Run(request)))
 }
 
@@ -100,6 +108,8 @@ async fn shown(world: &World, run: &str) -> Vec<String> {
                 shown.last_mut().unwrap().push_str(&of("delta"))
             }
             "TOOL_CALL_START" => shown.push(format!("call {} {}", of("parentMessageId"), of("toolCallName"))),
+            "STATE_SNAPSHOT" => shown.push(format!("state {}", event["snapshot"])),
+            "STATE_DELTA" => shown.push(format!("delta {}", event["delta"])),
             "TOOL_CALL_RESULT" => shown.push(format!("result {}", of("content"))),
             _ => {}
         }
@@ -359,6 +369,7 @@ async fn answers_to_no_question_are_refused_and_nothing_changes() {
         records: vec![user("u1", ""), user("u2", "say bravo")],
         append: false,
         resume: Some(vec![answer]),
+        state: None,
     };
     world.done(&world.message(&InputMessage::plain(thread(), InputContent::Run(request)))).await;
     assert!(matches!(end(&world, "r2").await, End::Failed { code, .. } if code == "UNKNOWN_INTERRUPT_ID"));

@@ -164,6 +164,7 @@ fn open_calls<'a>(items: &'a [Placed<'a>]) -> BTreeMap<&'a str, usize> {
             | ItemBody::BackendToolCall(_)
             | ItemBody::Reasoning(_)
             | ItemBody::Event(_)
+            | ItemBody::State(_)
             | ItemBody::Unknown { .. } => {}
         }
     }
@@ -212,7 +213,7 @@ pub fn decide(views: &[View<'_>], request: &RunRequest) -> Decision {
         };
     }
     if matches!(request.records.last(), Some(RunRecord::User { .. })) && at.matched > 0 {
-        let keep = known.get(at.matched - 1).map_or(0, |(index, _)| index + 1);
+        let keep = known.get(at.matched - 1).map_or(0, |(index, _)| behind_state(view, index + 1));
         return Decision {
             cut: cut_to(keep),
             results: Vec::new(),
@@ -261,8 +262,14 @@ fn edit_point(
     let between = request.records.get(from..to).unwrap_or_default();
     match between.iter().any(|record| !matches!(record, RunRecord::User { .. })) {
         true => known.get(matched).map_or(view.items.len(), |(at, _)| *at),
-        false => known.get(last).map_or(0, |(at, _)| at + 1),
+        false => known.get(last).map_or(0, |(at, _)| behind_state(view, at + 1)),
     }
+}
+
+/// The place behind what the client has shared with a message that ends before `at`: it is kept with the message.
+fn behind_state(view: &View<'_>, at: usize) -> usize {
+    let shared = view.items.iter().skip(at);
+    at + shared.take_while(|placed| matches!(placed.item.body, ItemBody::State(_))).count()
 }
 
 /// The first result for each call that is open in `items`.

@@ -119,6 +119,7 @@ pub fn messages(items: &[Placed<'_>]) -> Vec<Message> {
             | ItemBody::BackendToolCall(_)
             | ItemBody::Reasoning(_)
             | ItemBody::Event(_)
+            | ItemBody::State(_)
             | ItemBody::Unknown { .. } => continue,
         };
         // The first one counts.
@@ -175,6 +176,7 @@ fn response(
             | ItemBody::Reasoning(_)
             | ItemBody::Interrupt(_)
             | ItemBody::Event(_)
+            | ItemBody::State(_)
             | ItemBody::Unknown { .. } => {}
         }
     }

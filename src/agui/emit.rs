@@ -9,8 +9,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::wire::{Event, Interrupt, Message, Outcome};
+use crate::message::RawJson;
 
 /// Something that a run shows.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -49,6 +51,11 @@ pub enum Piece {
         call: String,
         /// What it returned.
         content: String,
+    },
+    /// What the application and the agent share, whole. It may be said again.
+    State {
+        /// JSON, as text.
+        state: String,
     },
 }
 
@@ -110,6 +117,8 @@ pub struct Stream {
     messages: BTreeMap<(Kind, String), Opened>,
     calls: BTreeSet<String>,
     results: BTreeSet<String>,
+    /// What the client has of the state.
+    state: Option<Value>,
 }
 
 /// Begins a stream: the ids are the client's own.
@@ -123,6 +132,7 @@ pub fn begin(thread: impl Into<String>, run: impl Into<String>) -> (Stream, Even
         messages: BTreeMap::new(),
         calls: BTreeSet::new(),
         results: BTreeSet::new(),
+        state: None,
     };
     (stream, started)
 }
@@ -165,8 +175,26 @@ impl Stream {
                     });
                 }
             }
+            Piece::State { state } => events.extend(self.share(state)),
         }
         events
+    }
+
+    /// What the client does not have of the state yet: all of it at first, then what has changed, where that is less.
+    pub fn share(&mut self, state: &str) -> Option<Event> {
+        let raw = RawJson::parse(state).ok()?;
+        let new = serde_json::from_str::<Value>(state).ok()?;
+        let snapshot = || Event::StateSnapshot { snapshot: raw.clone() };
+        let event = match &self.state {
+            Some(known) if *known == new => return None,
+            None => snapshot(),
+            Some(known) => match serde_json::to_value(json_patch::diff(known, &new)) {
+                Ok(delta) if delta.to_string().len() < state.len() => Event::StateDelta { delta },
+                Ok(_) | Err(_) => snapshot(),
+            },
+        };
+        self.state = Some(new);
+        Some(event)
     }
 
     /// The events of pieces that hold everything so far of what they tell: only what was not sent yet is.
@@ -176,7 +204,7 @@ impl Stream {
             let (kind, message, delta) = match piece {
                 Piece::Text { message, delta } => (Kind::Text, message, delta),
                 Piece::Reasoning { message, delta } => (Kind::Reasoning, message, delta),
-                Piece::Discard | Piece::Call { .. } | Piece::Result { .. } => {
+                Piece::Discard | Piece::Call { .. } | Piece::Result { .. } | Piece::State { .. } => {
                     events.extend(self.show(piece));
                     continue;
                 }

@@ -72,7 +72,12 @@ fn agent(deps: &HttpDeps, name: &str) -> Result<(), ApiError> {
 
 async fn input(headers: &HeaderMap, body: Body) -> Result<RunInput, ApiError> {
     let bytes = body::json_bytes(headers, body).await?;
-    RunInput::parse(&bytes).map_err(|e: WireError| ApiError::bad(e.to_string()))
+    RunInput::parse(&bytes).map_err(|e| match e {
+        WireError::StateTooLarge(_) => ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, e.to_string()),
+        WireError::NotJson(_) | WireError::Missing(..) | WireError::TooMany(..) => {
+            ApiError::bad(e.to_string())
+        }
+    })
 }
 
 /// `POST /agui/agent/{agent}/run`

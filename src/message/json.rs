@@ -21,6 +21,12 @@ impl RawJson {
         Self("{}".into())
     }
 
+    /// Whether both are one value, whatever their spelling.
+    pub fn is_same(&self, other: &Self) -> bool {
+        let value = |raw: &Self| serde_json::from_str::<serde_json::Value>(&raw.0).ok();
+        self == other || value(self).is_some_and(|known| value(other) == Some(known))
+    }
+
     /// The text.
     pub fn get(&self) -> &str {
         &self.0

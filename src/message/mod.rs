@@ -24,8 +24,8 @@ pub use input::{
 };
 pub use item::{
     AssistantItem, BackendToolCallItem, EventItem, InterruptItem, Item, ItemBody, ItemFacts, LeftOut,
-    Outcome, RESERVED_EVENT_TOOL, ReasoningItem, SPAWN_TOOL, SettledBy, SyntheticReason, SystemItem,
-    ToolCallItem, ToolResultItem, UserItem,
+    MAX_STATE_BYTES, Outcome, RESERVED_EVENT_TOOL, ReasoningItem, SPAWN_TOOL, SettledBy, StateItem,
+    SyntheticReason, SystemItem, ToolCallItem, ToolResultItem, UserItem,
 };
 pub use json::RawJson;
 pub use operation::{Compact, CompactionReport, Fork, Import, Rewind, RewindTarget, Seen, Then};

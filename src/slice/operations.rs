@@ -98,8 +98,9 @@ pub(super) async fn import(
         Err(why) => return refused(why.to_string()),
     };
     // A thread whose rows are not there could never be loaded.
-    let stored = runtime.store.log(&import.log, Epoch(0)).await?.items.len() as u64;
-    if !is_snapshot_log(&import.log) || stored != import.items {
+    let items = runtime.store.log(&import.log, Epoch(0)).await?.items;
+    let stored = items.len();
+    if !is_snapshot_log(&import.log) || stored as u64 != import.items {
         return refused(format!("{stored} of its {} items are stored; import it again", import.items));
     }
     let agent = match runtime.agents.knows(&snapshot.agent) {
@@ -107,7 +108,7 @@ pub(super) async fn import(
         false => runtime.agents.default_agent().to_owned(),
     };
     manager.found(agent, message.user_id(), arrival.now_ms);
-    manager.restore(snapshot, import);
+    manager.restore(snapshot, import.log.clone(), &items);
     manager.record_processed(arrival, DedupLife::Days);
     tracing::info!(thread = %manager.history().thread(), items = import.items, "thread imported");
     Ok(PrepareResult::Handled)

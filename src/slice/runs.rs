@@ -173,6 +173,7 @@ pub(super) async fn start(
     }
     // What the user said is in the commit that says that this message is processed.
     manager.history_mut().mark_inputs_model_validated();
+    share(manager, request, arrival.now_ms).await?;
     Ok(match decision.kind {
         DecisionKind::Say if said_something => PrepareResult::Ready,
         DecisionKind::Say => {
@@ -191,6 +192,16 @@ pub(super) async fn start(
             PrepareResult::Handled
         }
     })
+}
+
+/// Takes what the client shares, if it is news. It stands behind the message that it came with.
+async fn share(manager: &mut HistoryManager, request: &RunRequest, now_ms: i64) -> Result<(), SliceError> {
+    let Some(state) = &request.state else { return Ok(()) };
+    let is_known = manager.state().await?.is_some_and(|known| known.is_same(state));
+    if !is_known {
+        manager.history_mut().put_state(state.clone(), now_ms);
+    }
+    Ok(())
 }
 
 /// Takes the run that is under way off the thread if its user has ended it, while nobody worked on it or when a slice could

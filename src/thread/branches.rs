@@ -163,8 +163,8 @@ pub async fn store_snapshot<S: ConversationStore + ?Sized>(
 
 impl HistoryManager {
     /// Begins as a snapshot says, with the next commit; its items are not in hand until the thread is loaded again.
-    pub fn restore(&mut self, snapshot: Snapshot, import: &Import) {
-        self.history.restore(import.log.clone(), import.items, &snapshot);
+    pub fn restore(&mut self, snapshot: Snapshot, log: ThreadId, items: &[Item]) {
+        self.history.restore(log, items, &snapshot);
         self.meta.usage = snapshot.usage;
         self.meta.extra = snapshot.extra;
     }

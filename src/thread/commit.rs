@@ -98,6 +98,7 @@ impl HistoryManager {
         meta.head = plan.head;
         meta.next_turn = plan.next_turn;
         meta.turn_id.clone_from(&plan.turn_id);
+        meta.state.clone_from(&plan.state);
         meta.pending.clone_from(&plan.pending);
         meta.token = Uuid::new_v4().to_string();
         // An input that is in is remembered, finished or not; one that an open slice has not taken in is not.

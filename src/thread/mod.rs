@@ -32,7 +32,7 @@ use crate::message::{CallId, DedupId, InputMessage, ItemBody, MessageId, RawJson
 use crate::model::Usage;
 use crate::store::{
     ChoiceRow, ConversationStore, DedupLife, Loaded, Meta, NewThread, OutboxEntry, Promise, StateStore,
-    StoreError, SubscriptionChange, sequence_order,
+    StoreError, SubscriptionChange, item_at, sequence_order,
 };
 
 /// Subscriptions of a thread that built-in tools may add to (RAP 42).
@@ -461,6 +461,18 @@ impl HistoryManager {
             }
             (None, Some(_) | None) => {}
         }
+    }
+
+    /// What the user's application and the agent share, committed or not.
+    ///
+    /// # Errors
+    /// The store's, where its item is not in hand.
+    pub async fn state(&self) -> Result<Option<RawJson>, StoreError> {
+        if let Some(state) = self.history.state_in_hand() {
+            return Ok(Some(state.clone()));
+        }
+        let item = item_at(&*self.conversations, self.history.state_at()).await?;
+        Ok(item.and_then(|item| item.body.state().cloned()))
     }
 
     /// Subscriptions that still take events, as stored.

@@ -8,7 +8,7 @@ use futures::Stream;
 use tokio::time::Instant;
 
 use super::StreamTime;
-use super::views::current;
+use super::views::{View, current};
 use crate::agui::emit::{self, End, Piece};
 use crate::agui::wire::{Event, Message};
 use crate::message::ThreadId;
@@ -75,13 +75,14 @@ impl Tail {
         async_stream::stream! {
             let (mut stream, started) = emit::begin(&self.thread_name, &self.run);
             yield started.frame();
-            let mut messages = self.messages().await;
+            let View { mut messages, state, .. } = self.view().await;
             if active.is_some() {
                 // What the run has made so far is shown by its own events.
                 let last = messages.iter().rposition(|message| matches!(message, Message::User { .. }));
                 messages.truncate(last.map_or(0, |last| last + 1));
             }
-            for event in stream.snapshot(messages).into_iter().chain(stream.end(End::Finished, Vec::new)) {
+            let shared = state.and_then(|state| stream.share(state.get()));
+            for event in shared.into_iter().chain(stream.snapshot(messages)).chain(stream.end(End::Finished, Vec::new)) {
                 yield event.frame();
             }
             if let Some(run) = active {
@@ -141,10 +142,15 @@ impl Tail {
                 }
                 tokio::time::sleep(pause).await;
             };
-            let messages = match &end {
-                End::Unchanged => self.messages().await,
-                End::Finished | End::Interrupted { .. } | End::Failed { .. } => Vec::new(),
+            // A client that is to answer goes by what it has; one that has missed the run has nothing else.
+            let view = match &end {
+                End::Unchanged | End::Interrupted { .. } => self.view().await,
+                End::Finished | End::Failed { .. } => View::default(),
             };
+            if let Some(event) = view.state.as_ref().and_then(|state| stream.share(state.get())) {
+                yield event.frame();
+            }
+            let messages = view.messages;
             for event in stream.end(end, || messages) {
                 yield event.frame();
             }
@@ -184,12 +190,12 @@ impl Tail {
         }
     }
 
-    async fn messages(&self) -> Vec<Message> {
+    async fn view(&self) -> View {
         match current(&*self.store, &self.thread).await {
-            Ok(view) => view.messages,
+            Ok(view) => view,
             Err(error) => {
                 tracing::warn!(thread = %self.thread, %error, "a thread cannot be shown");
-                Vec::new()
+                View::default()
             }
         }
     }

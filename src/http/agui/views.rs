@@ -12,14 +12,15 @@ use crate::agui::wire::Message;
 use crate::http::auth::Caller;
 use crate::http::threads::{path, query};
 use crate::http::{ApiError, HttpDeps};
-use crate::message::{CallId, ThreadId, UserChoiceRequired};
+use crate::message::{CallId, RawJson, ThreadId, UserChoiceRequired};
 use crate::store::{Loaded, Store, StoreError};
-use crate::thread::{MAX_BRANCH_ITEMS, load_branches};
+use crate::thread::{Branches, MAX_BRANCH_ITEMS, load_branches};
 
 /// A thread as it stands.
 #[derive(Default)]
 pub(super) struct View {
     pub messages: Vec<Message>,
+    pub state: Option<RawJson>,
     pub active_run: Option<String>,
 }
 
@@ -27,7 +28,8 @@ pub(super) struct View {
 pub(super) async fn current(store: &dyn Store, thread: &ThreadId) -> Result<View, StoreError> {
     let loaded = store.load(thread, &[]).await?;
     let active_run = loaded.meta.as_ref().and_then(|meta| meta.run.clone());
-    Ok(View { messages: shown(&loaded), active_run })
+    let state = loaded.items.iter().rev().find_map(|item| item.body.state()).cloned();
+    Ok(View { messages: shown(&loaded), state, active_run })
 }
 
 fn shown(loaded: &Loaded) -> Vec<Message> {
@@ -76,23 +78,30 @@ pub(in crate::http) async fn messages(
             Some(meta) if caller.may(store, &meta).await? => Some(meta),
             Some(_) | None => None,
         };
-        if format.as_deref() == Some("repository") {
-            let mut views = Vec::new();
-            if let Some(meta) = &meta {
-                let branches = load_branches(store, meta, MAX_BRANCH_ITEMS).await?;
-                let left = branches.iter().map(|branch| place(branch.logs.into_iter(), branch.items));
-                views.extend(left.map(|items| convert::messages(&items)));
-                views.push(current(store, &thread).await?.messages);
-            }
-            return Ok(axum::Json(repository(&views)).into_response());
-        }
-        let view = match meta {
+        let view = match &meta {
             Some(_) => current(store, &thread).await?,
             None => View::default(),
         };
-        let mut body = json!({ "threadId": name, "messages": view.messages });
-        if let Some(run) = view.active_run {
-            body["activeRunId"] = Value::from(run);
+        let mut body = match format.as_deref() {
+            Some("repository") => {
+                let branches = match &meta {
+                    Some(meta) => load_branches(store, meta, MAX_BRANCH_ITEMS).await?,
+                    None => Branches::default(),
+                };
+                let left = branches.iter().map(|branch| place(branch.logs.into_iter(), branch.items));
+                let left = left.map(|items| convert::messages(&items));
+                repository(&left.chain([view.messages]).collect::<Vec<_>>())
+            }
+            Some(_) | None => {
+                let mut body = json!({ "threadId": name, "messages": view.messages });
+                if let Some(run) = view.active_run {
+                    body["activeRunId"] = Value::from(run);
+                }
+                body
+            }
+        };
+        if let Some(state) = view.state {
+            body["state"] = json!(state);
         }
         Ok(axum::Json(body).into_response())
     };
