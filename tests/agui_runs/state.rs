@@ -3,8 +3,10 @@
 use std::sync::Arc;
 
 use dormouse::history::request::ModelRequest;
-use dormouse::message::{Fork, RawJson, Rewind, RewindTarget};
+use dormouse::history::snapshot::Snapshot;
+use dormouse::message::{Epoch, Fork, ItemId, RawJson, Rewind, RewindTarget};
 use dormouse::store::{Store, shared_state};
+use dormouse::thread::{Redaction, redact, store_snapshot};
 use dormouse::tools::Registry;
 use dormouse::tools::builtin;
 
@@ -170,4 +172,26 @@ async fn r21_a_child_begins_with_its_parents_state() {
     let children = world.store.list_threads(10).await.unwrap();
     let child = children.iter().find(|child| child.thread != thread()).expect("a child");
     assert_eq!(state_of(&world, &child.thread).await.as_deref(), Some(r#"{"a":1}"#));
+}
+
+#[tokio::test]
+async fn r21_a_snapshot_holds_the_state_and_a_redaction_finds_what_is_in_it() {
+    let world = world();
+    run_with(&world, "r1", r#"{"who":{"hunter-2":["hunter-2",1]}}"#, &[user("u1", "say alpha")]).await;
+    let copied = async |name: &str| {
+        let loaded = world.store.load(&thread(), &[]).await.unwrap();
+        let snapshot = Snapshot::of(&loaded.meta.unwrap(), &loaded.items);
+        let import = store_snapshot(&world.store, snapshot).await.unwrap();
+        let copy = ThreadId::from(name);
+        world.done(&world.message(&InputMessage::plain(copy.clone(), InputContent::Import(import)))).await;
+        state_of(&world, &copy).await
+    };
+    assert_eq!(copied("copy-1").await, state(&world).await);
+    redact(&world.store, &thread(), &Redaction::Text("hunter-2".into())).await.unwrap();
+    let redacted = r#"{"who":{"[redacted]":["[redacted]",1]}}"#;
+    assert_eq!(state(&world).await.as_deref(), Some(redacted));
+    let at = world.items().await.iter().find(|item| item.body.state().is_some()).unwrap().seq;
+    redact(&world.store, &thread(), &Redaction::Item(ItemId::at(Epoch(0), at))).await.unwrap();
+    assert_eq!(state(&world).await.as_deref(), Some("{}"));
+    assert_eq!(copied("copy-2").await.as_deref(), Some("{}"));
 }

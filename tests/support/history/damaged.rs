@@ -2,8 +2,8 @@
 
 use dormouse::message::{
     AssistantItem, BackendToolCallItem, CallId, ContentPart, EventItem, ImageData, InterruptItem, ItemBody,
-    Outcome, RawJson, ReasoningItem, SettledBy, SyntheticReason, StateItem, SystemItem, ToolCallItem, ToolResultItem,
-    UserItem,
+    Outcome, RawJson, ReasoningItem, SettledBy, StateItem, SyntheticReason, SystemItem, ToolCallItem,
+    ToolResultItem, UserItem,
 };
 use proptest::prelude::*;
 
