@@ -45,6 +45,11 @@ async fn copilot_kit() {
     drive("copilotkit.mjs", &[]).await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn r21_state_of_three_versions() {
+    drive("state.mjs", &[]).await;
+}
+
 /// What a page's fetch gets, as it stands on the wire.
 async fn stream_of(url: &str, body: &Value) -> String {
     let answer = reqwest::Client::new().post(url).json(body).send().await.unwrap();

@@ -131,6 +131,11 @@ async fn copilot_kit() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn r21_state_of_three_versions() {
+    drive("state.mjs", &[]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_text_arrives_while_its_model_still_streams_and_a_replay_is_the_same() {
     let mut stack = Stack::new("bearer", "", TIME).await;
     stack.work();
