@@ -130,6 +130,9 @@ pub struct HttpConfig {
     /// Origins whose pages may use the routes of AG-UI clients; absent: all, since who may ask is decided by the token, which
     /// no browser sends by itself. Empty: what stands in front of the router says so.
     pub cors_origins: Option<Vec<String>>,
+    /// Whether the function URL that streams to AG-UI clients serves the inspector too, and the thread routes that it asks;
+    /// absent: no. `dormouse serve` has it always.
+    pub inspector: Option<bool>,
     /// Headers that these pages may send besides the usual ones.
     pub cors_headers: Vec<String>,
 }

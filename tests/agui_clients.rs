@@ -8,6 +8,8 @@
 mod clients;
 #[path = "support/command.rs"]
 mod command;
+#[path = "support/driver.rs"]
+mod runs;
 
 use std::process::Command;
 use std::time::Duration;

@@ -6,10 +6,10 @@ use std::io::Write;
 use std::process::Command;
 use std::time::Duration;
 
-#[path = "driver.rs"]
-mod runs;
 #[path = "tool_server.rs"]
 mod tools;
+
+use crate::runs;
 
 pub use tools::serve as tool_server;
 
