@@ -7,6 +7,8 @@ mod crash;
 mod edges;
 #[path = "agui_runs/endings.rs"]
 mod endings;
+#[path = "agui_runs/interrupts.rs"]
+mod interrupts;
 #[path = "support/world.rs"]
 mod world;
 

@@ -112,6 +112,11 @@ pub fn refused(tool: &str) -> String {
     format!("Error: {tool} was not permitted by the user. It did not run.")
 }
 
+/// The user did not consent to what a call needs.
+pub fn no_consent(tool: &str) -> String {
+    format!("Error: the user did not give the consent that {tool} asked for, so it was given up.")
+}
+
 /// A call has no result and nobody is working on it.
 pub fn lost(tool: &str) -> String {
     format!("Error: the result of {tool} was lost. It is not known whether it ran.")
@@ -261,6 +266,7 @@ mod tests {
             interrupted_by_event("t"),
             unsent("t"),
             refused("t"),
+            no_consent("t"),
             lost("t"),
             timed_out("t"),
             too_many_subscriptions(2),
@@ -291,6 +297,7 @@ mod tests {
              Error: t was interrupted by an incoming event before its result arrived. It may have taken effect.\n\
              Error: t did not run: it was interrupted before its turn came.\n\
              Error: t was not permitted by the user. It did not run.\n\
+             Error: the user did not give the consent that t asked for, so it was given up.\n\
              Error: the result of t was lost. It is not known whether it ran.\n\
              Error: t did not answer in time. It may still finish.\n\
              Error: no events of this will arrive, since this thread has 2 subscriptions, which is the most. Cancel one with cancel_subscription, then call the tool again.\n\

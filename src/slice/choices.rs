@@ -7,9 +7,10 @@ use futures::future::join_all;
 
 use super::prepare::PrepareResult;
 use super::{Runtime, SliceError, dispatch_failed_id, held};
-use crate::history::Arrival;
+use crate::history::{Arrival, Layer, wording};
 use crate::message::{
-    CallId, ContentPart, InputMessage, OutputKind, TypedOutput, UserChoiceAnswer, UserChoiceRequired,
+    CallId, ContentPart, InputMessage, Outcome, OutputKind, SettledBy, TypedOutput, UserChoiceAnswer,
+    UserChoiceRequired,
 };
 use crate::store::{DedupLife, OutboxEntry, PendingCall, Promise};
 use crate::thread::HistoryManager;
@@ -37,6 +38,28 @@ pub(super) fn answer(
         held::decided(manager, &call, selected, arrival.now_ms);
     }
     // A refusal may have been what the model waits for.
+    match manager.history().is_settled() {
+        true => PrepareResult::Ready,
+        false => PrepareResult::Handled,
+    }
+}
+
+/// Takes the user's word on a request for consent at an address. With it the tool goes on by itself; without it nobody waits
+/// for its call any more.
+pub(super) fn authorize(
+    arrival: &Arrival,
+    manager: &mut HistoryManager,
+    call: &PendingCall,
+    given: bool,
+) -> PrepareResult {
+    manager.record_processed(arrival, DedupLife::Days);
+    manager.close_choice(&call.call.authorization());
+    if !given {
+        let parts = vec![ContentPart::Text(wording::no_consent(&call.name))];
+        let by = SettledBy::Runtime;
+        manager.history_mut().settle(&call.call, Outcome::Refused, parts, by, Layer::Safe, arrival.now_ms);
+        manager.promise(Promise::Cancel { call: call.call.clone(), server: call.server.clone() });
+    }
     match manager.history().is_settled() {
         true => PrepareResult::Ready,
         false => PrepareResult::Handled,

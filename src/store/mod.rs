@@ -30,8 +30,8 @@ pub use generation::{
     Position, behind, position,
 };
 pub use meta::{
-    Asked, Hold, ImagesOut, Meta, NamedWindow, OutboxEntry, PendingCall, Promise, Prune, ResultsOut, Span,
-    ThreadKind,
+    Asked, Due, Hold, ImagesOut, Meta, NamedWindow, OutboxEntry, PendingCall, Promise, Prune, ResultsOut,
+    Span, Terms, ThreadKind,
 };
 pub use runs::{Cursor, EVENTS_LIFE_MS, RUN_LIFE_MS, RunChange, RunEvents, RunRow, RunState, RunStore};
 

@@ -14,7 +14,7 @@ use serde_json::Value;
 pub use crate::history::request::ToolDefinition;
 use crate::message::{CallId, ContentPart, Firing, MessageId, ThreadId};
 use crate::queue::QueueError;
-use crate::store::Hold;
+use crate::store::{Hold, Terms};
 pub use registry::{ArgumentError, RESERVED_NAMES, Registry};
 pub use servers::{AgentTools, Offer, ToolServers};
 
@@ -158,6 +158,11 @@ pub trait Tool: Send + Sync {
     /// What its calls wait for before they are dispatched; none: they go out with their commit.
     fn hold(&self) -> Option<Hold> {
         None
+    }
+
+    /// What its calls are given while they wait.
+    fn terms(&self) -> Terms {
+        Terms::default()
     }
 
     /// Dispatches a call and returns without waiting for its result. Called only after the call is committed.

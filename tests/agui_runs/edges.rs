@@ -12,11 +12,11 @@ use serde_json::json;
 
 use super::*;
 
-/// A fake that asks first.
-struct AsksFirst(Arc<dyn Tool>);
+/// A fake whose calls wait for something.
+struct Held(Arc<dyn Tool>, Hold);
 
 #[async_trait]
-impl Tool for AsksFirst {
+impl Tool for Held {
     fn definition(&self) -> &ToolDefinition {
         self.0.definition()
     }
@@ -27,41 +27,52 @@ impl Tool for AsksFirst {
         self.0.server()
     }
     fn hold(&self) -> Option<Hold> {
-        Some(Hold::Consent)
+        Some(self.1)
     }
     async fn execute(&self, call: &Invocation) -> Result<(), ToolError> {
         self.0.execute(call).await
     }
+    async fn cancel(&self, thread: &ThreadId, call: &CallId) {
+        self.0.cancel(thread, call).await;
+    }
+    async fn answer_choice(&self, url: &str, choice: &CallId, selected: usize) -> Result<(), ToolError> {
+        self.0.answer_choice(url, choice, selected).await
+    }
 }
 
-/// A world whose tools ask first.
-fn guarded() -> World {
+/// A world whose tools' calls wait for `hold`.
+pub fn held(hold: Hold) -> World {
     let mut world = world();
-    let tools = world.registry.iter().map(|tool| Arc::new(AsksFirst(tool.clone())) as Arc<dyn Tool>);
+    let tools = world.registry.iter().map(|tool| Arc::new(Held(tool.clone(), hold)) as Arc<dyn Tool>);
     world.runtime.tools = Arc::new(Registry::new(tools));
     world
 }
 
-async fn resume(world: &World, name: &str, answers: Vec<ResumeAnswer>, records: &[RunRecord]) {
+/// A world whose tools ask first.
+pub fn guarded() -> World {
+    held(Hold::Consent)
+}
+
+pub async fn resume(world: &World, name: &str, answers: Vec<ResumeAnswer>, records: &[RunRecord]) {
     world.store.put_run(&thread(), &RunRow::queued(name, "{}", FOR_EVER), NOW_MS).await.unwrap();
     let records = records.to_vec();
     let request = RunRequest { run: name.to_owned(), records, append: false, resume: Some(answers) };
     world.done(&world.message(&InputMessage::plain(thread(), InputContent::Run(request)))).await;
 }
 
-fn approved(interrupt: &str, approved: bool) -> ResumeAnswer {
+pub fn approved(interrupt: &str, approved: bool) -> ResumeAnswer {
     let payload = Some(json!({ "approved": approved }));
     ResumeAnswer { interrupt: interrupt.to_owned(), resolved: true, payload }
 }
 
-async fn interrupts(world: &World, run: &str) -> Vec<String> {
+pub async fn interrupts(world: &World, run: &str) -> Vec<String> {
     match end(world, run).await {
         End::Interrupted { interrupts } => interrupts.into_iter().map(|interrupt| interrupt.id).collect(),
         other => panic!("{other:?}"),
     }
 }
 
-async fn code(world: &World, run: &str) -> String {
+pub async fn code(world: &World, run: &str) -> String {
     match end(world, run).await {
         End::Failed { code, .. } => code,
         other => panic!("{other:?}"),

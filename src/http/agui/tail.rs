@@ -8,7 +8,7 @@ use futures::Stream;
 use tokio::time::Instant;
 
 use super::StreamTime;
-use super::views::current;
+use super::views::{self, current};
 use crate::agui::emit::{self, End, Piece};
 use crate::agui::wire::{Event, Message};
 use crate::message::ThreadId;
@@ -141,6 +141,7 @@ impl Tail {
                 }
                 tokio::time::sleep(pause).await;
             };
+            let end = self.with_addresses(end).await;
             let messages = match &end {
                 End::Unchanged => self.messages().await,
                 End::Finished | End::Interrupted { .. } | End::Failed { .. } => Vec::new(),
@@ -172,6 +173,18 @@ impl Tail {
         match end.unwrap_or(End::Finished) {
             End::Finished if !shown_any => End::Unchanged,
             end => end,
+        }
+    }
+
+    /// Where to consent is kept with the open question alone, not with how the run ended.
+    async fn with_addresses(&self, end: End) -> End {
+        let End::Interrupted { interrupts } = end else { return end };
+        match views::with_addresses(&*self.store, &self.thread, interrupts.clone()).await {
+            Ok(interrupts) => End::Interrupted { interrupts },
+            Err(error) => {
+                tracing::warn!(thread = %self.thread, %error, "a client is not told where to consent");
+                End::Interrupted { interrupts }
+            }
         }
     }
 

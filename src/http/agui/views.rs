@@ -8,11 +8,12 @@ use serde_json::{Value, json};
 
 use super::{answer, thread_of};
 use crate::agui::convert::{self, place, repository};
-use crate::agui::wire::Message;
+use crate::agui::wire::{Interrupt, Message};
 use crate::http::auth::Caller;
 use crate::http::threads::{path, query};
 use crate::http::{ApiError, HttpDeps};
-use crate::message::{CallId, ThreadId, UserChoiceRequired};
+use crate::message::ThreadId;
+use crate::slice::questions::{OAUTH, interrupts};
 use crate::store::{Loaded, Store, StoreError};
 use crate::thread::{MAX_BRANCH_ITEMS, load_branches};
 
@@ -20,30 +21,35 @@ use crate::thread::{MAX_BRANCH_ITEMS, load_branches};
 #[derive(Default)]
 pub(super) struct View {
     pub messages: Vec<Message>,
+    pub interrupts: Vec<Interrupt>,
     pub active_run: Option<String>,
+}
+
+/// Puts into interrupts that were written down what only their open questions know.
+pub(super) async fn with_addresses(
+    store: &dyn Store,
+    thread: &ThreadId,
+    told: Vec<Interrupt>,
+) -> Result<Vec<Interrupt>, StoreError> {
+    if told.iter().all(|interrupt| interrupt.reason != OAUTH) {
+        return Ok(told);
+    }
+    let open = interrupts(&store.load(thread, &[]).await?);
+    let as_open = |told: Interrupt| open.iter().find(|open| open.id == told.id).cloned().unwrap_or(told);
+    Ok(told.into_iter().map(as_open).collect())
 }
 
 /// The head of a thread; nothing of one that does not exist.
 pub(super) async fn current(store: &dyn Store, thread: &ThreadId) -> Result<View, StoreError> {
     let loaded = store.load(thread, &[]).await?;
     let active_run = loaded.meta.as_ref().and_then(|meta| meta.run.clone());
-    Ok(View { messages: shown(&loaded), active_run })
+    let interrupts = interrupts(&loaded);
+    Ok(View { messages: shown(&loaded, &interrupts), interrupts, active_run })
 }
 
-fn shown(loaded: &Loaded) -> Vec<Message> {
+fn shown(loaded: &Loaded, interrupts: &[Interrupt]) -> Vec<Message> {
     let Some(meta) = &loaded.meta else { return Vec::new() };
     let mut messages = convert::messages(&place(meta.logs(), &loaded.items));
-    let asked = meta.pending.iter().filter(|call| call.needs_consent());
-    let asked = asked.filter_map(|call| loaded.choices.iter().find(|row| row.id == call.call.permission()));
-    let interrupts: Vec<Value> = asked
-        .filter_map(|row| serde_json::from_str::<UserChoiceRequired>(&row.body).ok())
-        .map(|choice| {
-            json!({
-                "id": choice.id, "reason": "tool_call", "message": choice.prompt,
-                "toolCallId": CallId::of_choice(&choice.id), "responseSchema": convert::approval(),
-            })
-        })
-        .collect();
     // Otherwise a page that is loaded anew would not know of the pause.
     let last = messages.iter_mut().rev().find_map(|message| match message {
         Message::Assistant { metadata, .. } => Some(metadata),
@@ -91,6 +97,9 @@ pub(in crate::http) async fn messages(
             None => View::default(),
         };
         let mut body = json!({ "threadId": name, "messages": view.messages });
+        if !view.interrupts.is_empty() {
+            body["interrupts"] = json!(view.interrupts);
+        }
         if let Some(run) = view.active_run {
             body["activeRunId"] = Value::from(run);
         }
