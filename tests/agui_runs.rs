@@ -1,6 +1,8 @@
 //! Runs of attached clients: what a slice makes of a client's request, and what it shows of its work.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "agui_runs/consent.rs"]
+mod consent;
 #[path = "support/crash.rs"]
 mod crash;
 #[path = "agui_runs/edges.rs"]
@@ -9,6 +11,8 @@ mod edges;
 mod endings;
 #[path = "agui_runs/interrupts.rs"]
 mod interrupts;
+#[path = "support/timers.rs"]
+mod timers;
 #[path = "support/world.rs"]
 mod world;
 

@@ -301,6 +301,7 @@ impl Page {
                 | SyntheticReason::ProjectInstructions
                 | SyntheticReason::Interjection
                 | SyntheticReason::OmissionNote
+                | SyntheticReason::EditedCall
                 | SyntheticReason::Unknown(_),
             ) => "note",
         };

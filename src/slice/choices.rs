@@ -5,9 +5,10 @@
 
 use futures::future::join_all;
 
+use super::held::Word;
 use super::prepare::PrepareResult;
 use super::{Runtime, SliceError, dispatch_failed_id, held};
-use crate::history::{Arrival, Layer, wording};
+use crate::history::{Arrival, Layer, TIMED_OUT, wording};
 use crate::message::{
     CallId, ContentPart, InputMessage, Outcome, OutputKind, SettledBy, TypedOutput, UserChoiceAnswer,
     UserChoiceRequired,
@@ -22,7 +23,27 @@ pub(super) fn answer(
     manager: &mut HistoryManager,
     answer: &UserChoiceAnswer,
 ) -> PrepareResult {
-    let refused = |text: &str| PrepareResult::RefusedToUser(text.to_owned());
+    // That the time is up is news only for a question that is still open.
+    let timed_out = arrival.dedup.is_of_kind(TIMED_OUT);
+    let word = match answer.selected {
+        _ if timed_out => Word::Missing,
+        Some(held::ALLOW) => Word::Allowed { arguments: None },
+        Some(_) | None => Word::Refused { reason: None },
+    };
+    answer_with(arrival, manager, answer, word)
+}
+
+/// The same; where it is asked whether a call may run, with what else the user says of that.
+pub(super) fn answer_with(
+    arrival: &Arrival,
+    manager: &mut HistoryManager,
+    answer: &UserChoiceAnswer,
+    word: Word,
+) -> PrepareResult {
+    let refused = |text: &str| match word {
+        Word::Missing => PrepareResult::Handled,
+        Word::Allowed { .. } | Word::Refused { .. } => PrepareResult::RefusedToUser(text.to_owned()),
+    };
     let asked = |call: &&PendingCall| call.is_asked_by(&answer.id) && !call.parked;
     let pending = manager.history().open_calls().find(asked).cloned();
     let (Some(call), Some(choice)) = (pending, open_choice(manager, &answer.id)) else {
@@ -35,7 +56,7 @@ pub(super) fn answer(
     manager.record_processed(arrival, DedupLife::Days);
     close(manager, &call, choice, selected);
     if call.needs_consent() {
-        held::decided(manager, &call, selected, arrival.now_ms);
+        held::decided(manager, &call, word, arrival.now_ms);
     }
     // A refusal may have been what the model waits for.
     match manager.history().is_settled() {

@@ -352,7 +352,7 @@ fn take_response(
             ),
             Ok(Admitted { execution, server, hold, mut terms }) => {
                 if hold.is_none() {
-                    terms.begin(now_ms);
+                    terms.begin_result(now_ms);
                 }
                 let cause = manager.causes().to_vec();
                 manager.history_mut().describe_call(&call.call_id, |pending| {

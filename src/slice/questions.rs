@@ -155,6 +155,16 @@ impl Question {
     }
 }
 
+impl Question {
+    /// The arguments that an approval gives the call in place of the model's own.
+    pub(crate) fn edited(&self, payload: Option<&Value>) -> Option<String> {
+        let payload = payload.filter(|_| self.call.terms.editable)?;
+        let approved = payload.get("approved") == Some(&Value::Bool(true));
+        let edited = payload.get("editedArgs").filter(|_| approved)?;
+        Some(edited.to_string())
+    }
+}
+
 /// Which answer a payload names.
 pub(crate) fn selected(choice: &UserChoiceRequired, payload: Option<&Value>) -> Option<usize> {
     let given = payload?.get("selected")?.as_str()?;

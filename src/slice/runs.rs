@@ -6,14 +6,15 @@ use std::collections::BTreeSet;
 use async_trait::async_trait;
 use serde_json::Value;
 
+use super::held::Word;
 use super::prepare::PrepareResult;
 use super::questions::{self, Asks, Question};
-use super::{Runtime, SliceError, choices};
+use super::{Runtime, SliceError, choices, held};
 use crate::agui::branch::{self, Cut, Decision, DecisionKind, View, decide};
 use crate::agui::convert::{place, said};
 use crate::agui::emit::End;
 use crate::agui::wire::ClientTool;
-use crate::history::{Accepted, Arrival, MAX_CALLS, TIMED_OUT};
+use crate::history::{Accepted, Arrival, MAX_CALLS};
 use crate::message::{
     CallId, ContentPart, DedupId, InputContent, InputMessage, ResumeAnswer, RunRequest, ThreadId,
     UserChoiceAnswer,
@@ -41,6 +42,8 @@ const RESUME_ERROR: &str = "INTERRUPT_RESUME_ERROR";
 
 /// Answers of one request: two for each call of a step, which is the most that can be open, and as many that are over.
 const MAX_ANSWERS: usize = 4 * MAX_CALLS;
+/// Bytes of arguments that a person may give a call in place of the model's own.
+const MAX_EDIT_BYTES: usize = 64 * 1024;
 /// Kind of the dedup id of an answer: the same one again has no effect.
 const ANSWERED: &str = "agui-answer";
 
@@ -112,7 +115,11 @@ pub(super) async fn start(
     }
     if let Some(answers) = request.resume.as_ref().filter(|answers| !answers.is_empty() || !asked.is_empty())
     {
-        if let Err((code, why)) = check(&asked, answers, manager, arrival.now_ms).await? {
+        let checked = match check(&asked, answers, manager, arrival.now_ms).await? {
+            Ok(()) => check_edits(runtime, &asked, answers, manager).await,
+            refused => refused,
+        };
+        if let Err((code, why)) = checked {
             refuse(manager, request, before, code, &why);
             return Ok(PrepareResult::Handled);
         }
@@ -346,6 +353,39 @@ async fn check(
     Ok(Ok(()))
 }
 
+/// Whether arguments that the user has given in place of the model's fit their tools. Tools are looked up only for those.
+async fn check_edits(
+    runtime: &Runtime,
+    asked: &[Question],
+    answers: &[ResumeAnswer],
+    manager: &HistoryManager,
+) -> Result<(), Refusal> {
+    let resolved = answers.iter().filter(|answer| answer.resolved);
+    let edits: Vec<(&Question, String)> = resolved
+        .filter_map(|answer| {
+            let question = asked.iter().find(|question| question.id().as_str() == answer.interrupt)?;
+            Some((question, question.edited(answer.payload.as_ref())?))
+        })
+        .collect();
+    if edits.is_empty() {
+        return Ok(());
+    }
+    let registry = runtime.tools_of(&manager.meta().agent, &manager.meta().root).await.registry;
+    for (question, arguments) in edits {
+        let id = question.id();
+        if arguments.len() > MAX_EDIT_BYTES {
+            let why =
+                format!("the answer to {:?} has `editedArgs` above {MAX_EDIT_BYTES} bytes", id.as_str());
+            return Err((INVALID_PAYLOAD, why));
+        }
+        if let Err(problem) = registry.check_arguments(&question.call.name, &arguments) {
+            let why = format!("the answer to {:?} has `editedArgs` that do not do: {problem}", id.as_str());
+            return Err((INVALID_PAYLOAD, why));
+        }
+    }
+    Ok(())
+}
+
 /// How an answer stands whose question is not open.
 enum Standing {
     /// It was given before, or is not needed any more.
@@ -367,8 +407,7 @@ async fn standing(manager: &mut HistoryManager, answer: &ResumeAnswer) -> Result
         // The tool has gone on by itself.
         return Ok(Standing::Over);
     }
-    let timed_out = DedupId::derive(TIMED_OUT, &[thread.as_str(), id.as_str()]);
-    Ok(match manager.is_processed(&timed_out).await? {
+    Ok(match manager.is_processed(&held::expiry_id(&thread, &id)).await? {
         true => Standing::Expired,
         false => Standing::Unknown,
     })
@@ -391,17 +430,21 @@ fn answer(
     let dedup = answer_id(manager.history().thread(), answer);
     let arrival = Arrival { dedup, ..arrival.clone() };
     let payload = answer.payload.as_ref().filter(|_| answer.resolved);
-    let selected = match &question.asks {
-        Asks::Permission(_) => {
-            let approved = payload.and_then(|payload| payload.get("approved")) == Some(&Value::Bool(true));
-            Some(usize::from(!approved))
+    let member = |name| payload.and_then(|payload| payload.get(name));
+    let (selected, word) = match &question.asks {
+        Asks::Permission(_) if member("approved") == Some(&Value::Bool(true)) => {
+            (Some(held::ALLOW), Word::Allowed { arguments: question.edited(payload) })
         }
-        Asks::Choice(choice) => questions::selected(choice, payload),
+        Asks::Permission(_) => {
+            let reason = member("reason").and_then(Value::as_str).map(str::to_owned);
+            (None, Word::Refused { reason })
+        }
+        Asks::Choice(choice) => (questions::selected(choice, payload), Word::Refused { reason: None }),
         Asks::Authorization(_) => {
             return choices::authorize(&arrival, manager, &question.call, answer.resolved);
         }
     };
-    choices::answer(&arrival, manager, &UserChoiceAnswer { id: question.id(), selected })
+    choices::answer_with(&arrival, manager, &UserChoiceAnswer { id: question.id(), selected }, word)
 }
 
 /// How the run ends as the thread stands now; none: it goes on, somebody works for it.

@@ -348,10 +348,13 @@ pub struct Terms {
     /// Whoever permits a call may change its arguments.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub editable: bool,
-    /// Milliseconds that a call may wait: for the user's word, and once it is out for its result. None: for ever.
+    /// Milliseconds that it may wait for the user's word; none: for ever.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub limit_ms: Option<i64>,
-    /// When that time is up.
+    pub consent_ms: Option<i64>,
+    /// Milliseconds that it may wait for its result once it is out; none: for ever.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result_ms: Option<i64>,
+    /// When the time is up that it waits now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub due: Option<Due>,
 }
@@ -371,9 +374,14 @@ impl Terms {
         *self == Self::default()
     }
 
-    /// Begins to count the time.
-    pub fn begin(&mut self, now_ms: i64) {
-        self.due = self.limit_ms.map(|limit_ms| Due::At(now_ms.saturating_add(limit_ms)));
+    /// The user is asked: until when there may be an answer.
+    pub fn begin_consent(&mut self, now_ms: i64) {
+        self.due = self.consent_ms.map(|ms| Due::At(now_ms.saturating_add(ms)));
+    }
+
+    /// It goes out: until when there may be a result.
+    pub fn begin_result(&mut self, now_ms: i64) {
+        self.due = self.result_ms.map(|ms| Due::At(now_ms.saturating_add(ms)));
     }
 }
 

@@ -14,7 +14,7 @@ const ANSWER_URL: &str = "https://b.example/answer";
 const AUTH_URL: &str = "https://idp.example/authorize?secret=x";
 
 /// The tool of `call` asks something.
-async fn ask(world: &World, call: &CallId, choices: &[&str], default: usize) {
+pub async fn ask(world: &World, call: &CallId, choices: &[&str], default: usize) {
     let choice = UserChoiceRequired {
         id: call.clone(),
         call_id: None,
@@ -33,16 +33,16 @@ async fn ask_consent(world: &World, call: &CallId) {
     world.done(&world.message(&InputMessage::plain(thread(), InputContent::OAuthRequired(oauth)))).await;
 }
 
-fn chosen(interrupt: &str, selected: Value) -> ResumeAnswer {
+pub fn chosen(interrupt: &str, selected: Value) -> ResumeAnswer {
     let payload = Some(json!({ "selected": selected }));
     ResumeAnswer { interrupt: interrupt.to_owned(), resolved: true, payload }
 }
 
-fn given_up(interrupt: &str) -> ResumeAnswer {
+pub fn given_up(interrupt: &str) -> ResumeAnswer {
     ResumeAnswer { interrupt: interrupt.to_owned(), resolved: false, payload: None }
 }
 
-async fn interrupt(world: &World, run: &str) -> Interrupt {
+pub async fn interrupt(world: &World, run: &str) -> Interrupt {
     match end(world, run).await {
         End::Interrupted { interrupts } if interrupts.len() == 1 => interrupts[0].clone(),
         other => panic!("{other:?}"),
@@ -170,7 +170,7 @@ async fn h9_a_client_that_was_told_of_no_question_goes_on_as_from_any_call() {
 
 #[tokio::test]
 async fn h9_a_call_that_waits_for_its_turn_behind_one_that_asks_does_not_hold_up_the_pause() {
-    let world = held(Hold::Turn);
+    let world = held(Hold::Turn).await;
     run(&world, "r1", &[user("u1", r#"both echo {"k":1} other {"k":2}"#)]).await;
     let first = world.tools.calls().remove(0);
     ask(&world, &first, &["a"], 0).await;
@@ -201,7 +201,7 @@ async fn h9_answers_come_together_with_what_the_clients_own_tools_have_brought()
 
 #[tokio::test]
 async fn h9_the_same_answers_at_once_run_the_tool_once_and_both_streams_end() {
-    let world = guarded();
+    let world = guarded().await;
     run(&world, "r1", &[user("u1", r#"look echo {"k":1}"#)]).await;
     let asked = interrupts(&world, "r1").await.remove(0);
     let mut batch = Vec::new();
@@ -225,7 +225,7 @@ async fn h9_the_same_answers_at_once_run_the_tool_once_and_both_streams_end() {
 
 #[tokio::test]
 async fn h9_a_step_behind_an_answered_one_pauses_again() {
-    let world = guarded();
+    let world = guarded().await;
     run(&world, "r1", &[user("u1", r#"look echo {"k":1}"#)]).await;
     let permission = interrupts(&world, "r1").await.remove(0);
     resume(&world, "r2", vec![approved(&permission, true)], &[user("u1", "")]).await;
