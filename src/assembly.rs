@@ -294,9 +294,11 @@ pub fn assemble(
         clock: Arc::new(SystemClock),
     });
     let timers = delay.map(|delay| timers(&config, clients, delay));
-    let limited = config.tool_servers.iter().find(|(_, server)| server.result_timeout_seconds.is_some());
-    if let Some((name, _)) = limited.filter(|_| timers.is_none()) {
-        let field = format!("tool_servers.{name}.result_timeout_seconds");
+    let limited = config.tool_servers.iter().find_map(|(name, server)| {
+        let (field, _) = server.limits().next()?;
+        Some(format!("tool_servers.{name}.{field}"))
+    });
+    if let Some(field) = limited.filter(|_| timers.is_none()) {
         return Err(ConfigError::field(field, "needs `aws.delay_queue_url`, which is missing").into());
     }
     let rap = RapTools::new(config.clone(), store.clone(), tokens.clone(), http).with_timers(timers.clone());

@@ -274,8 +274,8 @@ impl Config {
 
     /// Adds tool servers from the JSON that Infinity deployments have:
     /// `{"tool_sets":[{"type":"toolset_server","server_url":"https://…","id":"optional"}]}`. A set of type `mcp` is
-    /// an MCP server over streamable HTTP. A `toolset_server` may have `serial`, `result_timeout_seconds`, `sigv4` and
-    /// `destructive` as well. Other types are skipped with a warning.
+    /// an MCP server over streamable HTTP. A `toolset_server` may have `serial`, `result_timeout_seconds`,
+    /// `consent_timeout_seconds`, `sigv4` and `destructive` as well. Other types are skipped with a warning.
     pub fn add_tool_sets(&mut self, json: &str) -> Result<(), ConfigError> {
         #[derive(Deserialize)]
         struct Sets {
@@ -289,6 +289,7 @@ impl Config {
             #[serde(default)]
             serial: bool,
             result_timeout_seconds: Option<u64>,
+            consent_timeout_seconds: Option<u64>,
             sigv4: Option<SigV4Config>,
             #[serde(default)]
             destructive: Destructive,
@@ -304,6 +305,7 @@ impl Config {
                         url,
                         serial: set.serial,
                         result_timeout_seconds: set.result_timeout_seconds,
+                        consent_timeout_seconds: set.consent_timeout_seconds,
                         sigv4: set.sigv4,
                         destructive: set.destructive,
                         ..ToolServerConfig::default()
@@ -463,10 +465,13 @@ mod tests {
         assert!(parse("[agents.a]\nmodel='scripted'\ntool_servers=['x']").unwrap_err().contains("\"x\""));
         assert!(parse("[aws]\ntable = 7").unwrap_err().contains("aws.table"));
         let server = |field: &str| parse(&format!("[tool_servers.b]\nurl = 'https://b.example'\n{field}"));
-        for seconds in [0, 31_622_401] {
-            let error = server(&format!("result_timeout_seconds = {seconds}")).unwrap_err();
-            assert!(error.contains("tool_servers.b.result_timeout_seconds"), "{error}");
+        for field in ["result_timeout_seconds", "consent_timeout_seconds"] {
+            for seconds in [0, 31_622_401] {
+                let error = server(&format!("{field} = {seconds}")).unwrap_err();
+                assert!(error.contains(&format!("tool_servers.b.{field}")), "{error}");
+            }
         }
+        assert!(server("consent_timeout_seconds = 86400\ndestructive = 'ask_edit'").is_ok());
         assert!(server("serial = true\nresult_timeout_seconds = 600\ndestructive = 'ask'").is_ok());
         assert!(server("sigv4 = { service = 'execute-api' }").is_ok());
         assert!(server("sigv4 = { service = '' }").unwrap_err().contains("tool_servers.b.sigv4.service"));

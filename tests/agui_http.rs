@@ -2,6 +2,8 @@
 //! becomes of a run that is posted again, left, stopped or too slow.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "agui_http/interrupts.rs"]
+mod interrupts;
 #[path = "support/rap.rs"]
 mod support;
 #[path = "support/world.rs"]

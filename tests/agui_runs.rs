@@ -1,14 +1,20 @@
 //! Runs of attached clients: what a slice makes of a client's request, and what it shows of its work.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "agui_runs/consent.rs"]
+mod consent;
 #[path = "support/crash.rs"]
 mod crash;
 #[path = "agui_runs/edges.rs"]
 mod edges;
 #[path = "agui_runs/endings.rs"]
 mod endings;
+#[path = "agui_runs/interrupts.rs"]
+mod interrupts;
 #[path = "agui_runs/state.rs"]
 mod state;
+#[path = "support/timers.rs"]
+mod timers;
 #[path = "support/world.rs"]
 mod world;
 

@@ -114,6 +114,7 @@ async fn seed(store: &MemoryStore, thread: &str, closed: bool) {
         synchronous: false,
         server: Some("b".into()),
         hold: None,
+        terms: Default::default(),
         parked,
         cause: vec![],
         user: None,

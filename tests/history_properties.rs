@@ -373,6 +373,7 @@ fn damaged_thread(
         synchronous: *synchronous,
         server: None,
         hold: None,
+        terms: Default::default(),
         parked: *passive,
         cause: vec![MessageId::new("m")],
         user: None,

@@ -653,6 +653,7 @@ async fn f62_the_demo_servers_results_come_back_as_inputs() {
             synchronous: false,
             server: Some("demo".into()),
             hold: None,
+            terms: Default::default(),
             parked: false,
             cause: vec![],
             user: None,

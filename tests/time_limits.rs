@@ -18,16 +18,17 @@ use std::sync::Arc;
 
 use axum::http::StatusCode;
 use command::Home;
-use dormouse::config::{Config, ToolServerConfig};
-use dormouse::message::{DedupId, ItemBody, Outcome, SettledBy};
+use dormouse::config::{Config, Destructive, ToolServerConfig};
+use dormouse::message::{DedupId, InputContent, InputMessage, ItemBody, Outcome, SettledBy};
 use dormouse::model::scripted::{ScriptedEvent, ScriptedModel};
 use dormouse::queue::QueueError;
 use dormouse::rap::{RapTools, http_client};
+use dormouse::store::Due;
 use dormouse::tools::AgentTools;
 use peer::{Answer, FakeServer, tokens};
 use serde_json::json;
 use timers::Timers;
-use world::{Delivery, World};
+use world::{Delivery, NOW_MS, World};
 
 /// A world whose tools are those of a real HTTP server.
 struct Limited {
@@ -39,22 +40,26 @@ struct Limited {
 const SECONDS: u64 = 600;
 
 async fn limited(seconds: Option<u64>, responses: Vec<Vec<ScriptedEvent>>) -> Limited {
+    limited_by(ToolServerConfig { result_timeout_seconds: seconds, ..Default::default() }, responses).await
+}
+
+async fn limited_by(settings: ToolServerConfig, responses: Vec<Vec<ScriptedEvent>>) -> Limited {
     let server = FakeServer::start(|seen, _| match seen.path.as_str() {
         "/.well-known/rap-toolset" => {
             let endpoint = format!("http://{}/invoke", seen.headers["host"].to_str().unwrap());
-            let tool = |name: &str| json!({"name": name, "description": "d", "inputSchema": {}});
-            Answer::from(
-                json!({"name": "s", "endpoint": endpoint, "tools": [tool("watch"), tool("look")]})
-                    .to_string(),
-            )
+            let tool = |name: &str| {
+                let annotations = json!({"destructive": name == "drop"});
+                json!({"name": name, "description": "d", "inputSchema": {}, "annotations": annotations})
+            };
+            let tools = ["watch", "look", "drop"].map(tool);
+            Answer::from(json!({"name": "s", "endpoint": endpoint, "tools": tools}).to_string())
         }
         _ => StatusCode::OK.into(),
     })
     .await;
     let mut world = World::new(ScriptedModel::script(responses));
     let timers = Arc::new(Timers::default());
-    let settings =
-        ToolServerConfig { url: server.url.clone(), result_timeout_seconds: seconds, ..Default::default() };
+    let settings = ToolServerConfig { url: server.url.clone(), ..settings };
     let config = Arc::new(Config {
         tool_servers: [("s".to_owned(), settings)].into(),
         allow_http_hosts: vec!["127.0.0.1".into()],
@@ -125,6 +130,55 @@ async fn rap_54_a_call_without_a_result_in_time_is_settled_and_its_server_is_tol
     assert_eq!(story.len(), 5);
     assert!(story[4].contains("late result of watch") && story[4].ends_with("\ngreen"), "{story:?}");
     assert_eq!((world.model.calls(), limited.cancelled().len()), (2, 1));
+}
+
+#[tokio::test]
+async fn rap_27_whether_a_destructive_tool_may_run_is_asked_for_no_longer_than_its_server_says() {
+    let settings = || ToolServerConfig {
+        destructive: Destructive::AskEdit,
+        consent_timeout_seconds: Some(SECONDS),
+        result_timeout_seconds: Some(10 * SECONDS),
+        ..Default::default()
+    };
+    let missing = "result: Error: nobody has permitted drop in time. It did not run.";
+    let asked = limited_by(settings(), vec![calls(&["drop", "look"]), text("as you wish")]).await;
+    let world = &asked.world;
+    world.done(&world.user("go")).await;
+    let terms = world.meta().await.pending.remove(0).terms;
+    let due_ms = NOW_MS + 600_000;
+    assert_eq!((terms.editable, terms.due), (true, Some(Due::At(due_ms))));
+    let questions = asked.timers.all().into_iter().filter(|(_, message, _)| is_dismissal(message));
+    let questions: Vec<_> = questions.collect();
+    assert_eq!(questions.iter().map(|question| question.0).collect::<Vec<_>>(), [due_ms]);
+    let (_, message, dedup) = &questions[0];
+    world.done(&Delivery { dedup: dedup.as_str().to_owned(), ..world.message(message) }).await;
+    world.done(&world.result(&world.pending().await[0], "seen")).await;
+    assert_eq!(world.story().await[3..], [missing, "result: seen", "assistant: as you wish"]);
+    assert_eq!((asked.server.at("/invoke").len(), asked.cancelled().len()), (1, 0));
+
+    // A timer that cannot be set now is set by the redelivery; one that never can be leaves no question behind.
+    for (failure, handed_back) in [
+        (QueueError::Unavailable as fn(String) -> QueueError, 1),
+        (QueueError::Refused as fn(String) -> QueueError, 0),
+    ] {
+        let asked = limited_by(settings(), vec![calls(&["drop"]), text("as you wish")]).await;
+        let (world, message) = (&asked.world, asked.world.user("go"));
+        *asked.timers.fails.lock().unwrap() = Some(failure);
+        assert_eq!(world.deliver(std::slice::from_ref(&message)).await.len(), handed_back);
+        *asked.timers.fails.lock().unwrap() = None;
+        match handed_back {
+            0 => world.settle().await,
+            _ => {
+                world.done(&message.again()).await;
+                world.done(&asked.fired(0)).await;
+            }
+        }
+        assert_eq!(world.story().await[2..], [missing, "assistant: as you wish"]);
+    }
+}
+
+fn is_dismissal(message: &InputMessage) -> bool {
+    matches!(&message.content, InputContent::UserChoiceAnswer(answer) if answer.selected.is_none())
 }
 
 #[tokio::test]

@@ -336,13 +336,27 @@ fn status(message: &Value) -> Value {
     }
 }
 
-/// What an answer to whether a call may run looks like: the form for which clients have buttons.
-pub fn approval() -> Value {
-    json!({
+/// What an answer to whether a call may run looks like: the form for which clients have buttons, and nothing besides where
+/// its arguments are not to be edited.
+pub fn approval(editable: bool) -> Value {
+    let mut schema = json!({
         "type": "object",
         "properties": { "approved": { "type": "boolean" }, "reason": { "type": "string" } },
         "required": ["approved"],
-    })
+    });
+    if editable {
+        schema["properties"]["editedArgs"] = json!({ "type": "object" });
+    }
+    schema
+}
+
+/// What an answer looks like that is one of `answers`, no two of which are equal.
+pub fn selection(answers: &[String], default: Option<&str>) -> Value {
+    let mut selected = json!({ "type": "string", "enum": answers });
+    if let Some(default) = default {
+        selected["default"] = Value::from(default);
+    }
+    json!({ "type": "object", "properties": { "selected": selected }, "required": ["selected"] })
 }
 
 /// The views of a thread's logs, oldest first, as a repository (H4): a message's parent is its predecessor in the view where

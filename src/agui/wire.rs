@@ -175,10 +175,15 @@ fn context(value: &Value) -> Option<Context> {
 
 fn resume_answer(value: &Value) -> ResumeAnswer {
     let of = |name: &str| value.get(name).filter(|found| !found.is_null());
+    let status = of("status").and_then(Value::as_str);
+    // An empty id is one that no interrupt has: the batch is refused for its shape.
+    let interrupt = match status {
+        Some("resolved" | "cancelled") => of("interruptId").and_then(Value::as_str).unwrap_or_default(),
+        Some(_) | None => "",
+    };
     ResumeAnswer {
-        // An empty id is one that no interrupt has: the batch is refused by name.
-        interrupt: of("interruptId").and_then(Value::as_str).unwrap_or_default().to_owned(),
-        resolved: of("status").and_then(Value::as_str) == Some("resolved"),
+        interrupt: interrupt.to_owned(),
+        resolved: status == Some("resolved"),
         payload: of("payload").cloned(),
     }
 }
@@ -363,6 +368,12 @@ pub struct Interrupt {
     /// What an answer looks like.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub response_schema: Option<Value>,
+    /// Until when an answer is taken, ISO 8601.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<String>,
+    /// What else there is to know.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metadata: Option<Value>,
 }
 
 /// A message, as dormouse sends it.

@@ -307,6 +307,7 @@ impl Page {
                 | SyntheticReason::ProjectInstructions
                 | SyntheticReason::Interjection
                 | SyntheticReason::OmissionNote
+                | SyntheticReason::EditedCall
                 | SyntheticReason::Unknown(_),
             ) => "note",
         };

@@ -2,11 +2,15 @@
 
 use std::collections::BTreeSet;
 
-use super::{Draft, History, Waiting, image};
+use super::{Draft, History, Waiting, image, wording};
 use crate::message::{
-    CallId, ContentPart, ItemBody, Outcome, Seq, SettledBy, Synthetic, ToolCallItem, ToolResultItem,
+    CallId, ContentPart, EditedCall, ItemBody, Outcome, Seq, SettledBy, Synthetic, SyntheticReason,
+    ToolCallItem, ToolResultItem, UserItem,
 };
 use crate::store::{Hold, PendingCall, SubscriptionChange};
+
+/// Characters of a person's arguments that a model is shown. The call itself has all of them.
+const SHOWN_EDIT: usize = 4_000;
 
 /// A call without a result in the history.
 #[derive(Clone, Debug, PartialEq)]
@@ -114,6 +118,34 @@ impl History {
                 None
             })
             .or_else(|| self.known_calls.get(call))
+    }
+
+    /// Notes the arguments with which an open call goes out, in place of the model's own: these stay as they were said.
+    pub fn edit_call(&mut self, call: &CallId, tool: &str, arguments: String, now_ms: i64) {
+        let mut shown: String = arguments.chars().take(SHOWN_EDIT).collect();
+        if shown.len() < arguments.len() {
+            shown.push('…');
+        }
+        let note = ContentPart::Text(wording::edited(tool, call.as_str(), &shown));
+        let body = ItemBody::User(UserItem {
+            parts: vec![note],
+            synthetic_reason: Some(SyntheticReason::EditedCall),
+            edited: Some(EditedCall { call_id: call.clone(), arguments }),
+            ..UserItem::default()
+        });
+        // Behind what is in, which its commit takes as well.
+        self.mark_inputs_model_validated();
+        self.safe.push(Draft::minted(body, now_ms));
+    }
+
+    /// The arguments that a person has given a call in place of the model's own.
+    pub fn edited_arguments(&self, call: &CallId) -> Option<&str> {
+        self.bodies().rev().find_map(|body| match body {
+            ItemBody::User(UserItem { edited: Some(edited), .. }) if &edited.call_id == call => {
+                Some(edited.arguments.as_str())
+            }
+            _ => None,
+        })
     }
 
     /// Gives an open call its one result, minted by the runtime or by a tool that ran inside the slice.

@@ -488,7 +488,7 @@ fn released(body: ItemBody, waiting: &Waiting) -> Draft {
 /// The result of a call that is interrupted before it was sent: it cannot have taken effect.
 fn unsent_draft(open: &OpenCall, now_ms: i64) -> Draft {
     let (outcome, text) = match open.pending.needs_consent() {
-        true => (Outcome::Refused, wording::refused(&open.pending.name)),
+        true => (Outcome::Refused, wording::refused(&open.pending.name, None)),
         false => (Outcome::Halted, wording::unsent(&open.pending.name)),
     };
     let body = ItemBody::ToolResult(ToolResultItem {

@@ -386,6 +386,7 @@ impl History {
                             synchronous: false,
                             server: None,
                             hold: None,
+                            terms: Default::default(),
                             parked: false,
                             cause: Vec::new(),
                             user: user.map(str::to_owned),

@@ -1,7 +1,7 @@
 //! Every text that the runtime itself puts before a model, in one place. Models imitate and remember these:
 //! changing one is a decision, and a test freezes them.
 
-use crate::message::Outcome;
+use crate::message::{Outcome, is_blank};
 
 /// A result that holds nothing.
 pub const NO_OUTPUT: &str = "(no output)";
@@ -127,8 +127,27 @@ pub fn unsent(tool: &str) -> String {
 }
 
 /// The user did not permit a call.
-pub fn refused(tool: &str) -> String {
-    format!("Error: {tool} was not permitted by the user. It did not run.")
+pub fn refused(tool: &str, reason: Option<&str>) -> String {
+    let because = reason.filter(|reason| !is_blank(reason));
+    let because = because.map(|reason| format!(" The user says: {reason}")).unwrap_or_default();
+    format!("Error: {tool} was not permitted by the user. It did not run.{because}")
+}
+
+/// Nobody has said whether a call may run.
+pub fn not_permitted_in_time(tool: &str) -> String {
+    format!("Error: nobody has permitted {tool} in time. It did not run.")
+}
+
+/// A person has changed what a call was sent with.
+pub fn edited(tool: &str, call: &str, arguments: &str) -> String {
+    format!(
+        "[the user permitted {tool}, call {call}, with other arguments than those of the call. These count: {arguments}]"
+    )
+}
+
+/// The user did not consent to what a call needs.
+pub fn no_consent(tool: &str) -> String {
+    format!("Error: the user did not give the consent that {tool} asked for, so it was given up.")
 }
 
 /// A call has no result and nobody is working on it.
@@ -279,7 +298,11 @@ mod tests {
             interrupted_by_user("t"),
             interrupted_by_event("t"),
             unsent("t"),
-            refused("t"),
+            refused("t", None),
+            refused("t", Some("too early")),
+            not_permitted_in_time("t"),
+            edited("t", "c", "{}"),
+            no_consent("t"),
             lost("t"),
             timed_out("t"),
             too_many_subscriptions(2),
@@ -310,6 +333,10 @@ mod tests {
              Error: t was interrupted by an incoming event before its result arrived. It may have taken effect.\n\
              Error: t did not run: it was interrupted before its turn came.\n\
              Error: t was not permitted by the user. It did not run.\n\
+             Error: t was not permitted by the user. It did not run. The user says: too early\n\
+             Error: nobody has permitted t in time. It did not run.\n\
+             [the user permitted t, call c, with other arguments than those of the call. These count: {}]\n\
+             Error: the user did not give the consent that t asked for, so it was given up.\n\
              Error: the result of t was lost. It is not known whether it ran.\n\
              Error: t did not answer in time. It may still finish.\n\
              Error: no events of this will arrive, since this thread has 2 subscriptions, which is the most. Cancel one with cancel_subscription, then call the tool again.\n\

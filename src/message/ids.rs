@@ -14,6 +14,8 @@ const CALL_HASH_CHARS: usize = 12;
 
 /// Ends the id of a question that dormouse itself asks of a call; no call's own id ends so.
 const PERMISSION: &str = "-permission";
+/// Ends the id of a request for consent at an address, which a call makes of the user.
+const AUTHORIZATION: &str = "-oauth";
 
 macro_rules! text_id {
     ($(#[$doc:meta])* $name:ident) => {
@@ -141,9 +143,16 @@ impl CallId {
         Self(format!("{}{PERMISSION}", self.0))
     }
 
+    /// The id of the request for consent at an address: its tool may ask something else besides.
+    pub fn authorization(&self) -> Self {
+        Self(format!("{}{AUTHORIZATION}", self.0))
+    }
+
     /// The call that a question belongs to.
     pub fn of_choice(choice: &Self) -> Self {
-        Self(choice.0.strip_suffix(PERMISSION).unwrap_or(&choice.0).to_owned())
+        let ends = [PERMISSION, AUTHORIZATION];
+        let call = ends.iter().find_map(|end| choice.0.strip_suffix(end));
+        Self(call.unwrap_or(&choice.0).to_owned())
     }
 }
 

@@ -138,6 +138,18 @@ pub struct UserItem {
     /// Who speaks, where several people share a thread.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub author: Option<String>,
+    /// What a person has changed of a call; its note is among the parts.
+    #[serde(flatten, default, skip_serializing_if = "Option::is_none")]
+    pub edited: Option<EditedCall>,
+}
+
+/// Arguments with which a call goes out in place of the model's own.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct EditedCall {
+    /// The call.
+    pub call_id: CallId,
+    /// The text of a JSON object.
+    pub arguments: String,
 }
 
 /// Text of the model.
@@ -334,6 +346,8 @@ reasons! {
     Interjection => "interjection", false;
     /// The real result of a call already settled.
     LateResult => "late_result", false;
+    /// A person has changed the arguments of a call.
+    EditedCall => "edited_call", false;
     /// Something was left out of the view.
     OmissionNote => "omission_note", false;
     /// Text by another agent.

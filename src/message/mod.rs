@@ -23,8 +23,8 @@ pub use input::{
     Undeliverable, UserChoiceAnswer, UserChoiceRequired,
 };
 pub use item::{
-    AssistantItem, BackendToolCallItem, EventItem, InterruptItem, Item, ItemBody, ItemFacts, LeftOut,
-    MAX_STATE_BYTES, Outcome, RESERVED_EVENT_TOOL, ReasoningItem, SPAWN_TOOL, SettledBy, StateItem,
+    AssistantItem, BackendToolCallItem, EditedCall, EventItem, InterruptItem, Item, ItemBody, ItemFacts,
+    LeftOut, MAX_STATE_BYTES, Outcome, RESERVED_EVENT_TOOL, ReasoningItem, SPAWN_TOOL, SettledBy, StateItem,
     SyntheticReason, SystemItem, ToolCallItem, ToolResultItem, UserItem,
 };
 pub use json::RawJson;

@@ -12,8 +12,8 @@ use super::wire::InvocationBody;
 use crate::config::Destructive;
 use crate::history::{TIMED_OUT, wording};
 use crate::message::{CallId, ContentPart, DedupId, InputMessage, ThreadId};
-use crate::queue::TimerSender;
-use crate::store::Hold;
+use crate::queue::{QueueError, TimerSender};
+use crate::store::{Hold, Terms};
 use crate::tools::{Execution, Invocation, Tool, ToolDefinition, ToolError, Waiting};
 
 /// A tool of a tool server. Always asynchronous: its result comes back through the callback.
@@ -71,11 +71,36 @@ impl Tool for RapTool {
 
     fn hold(&self) -> Option<Hold> {
         let server = self.client.config().tool_servers.get(&self.server)?;
-        match (self.destructive && server.destructive == Destructive::Ask, server.serial) {
+        match (self.destructive && server.destructive != Destructive::Off, server.serial) {
             (false, false) => None,
             (false, true) => Some(Hold::Turn),
             (true, false) => Some(Hold::Consent),
             (true, true) => Some(Hold::ConsentThenTurn),
+        }
+    }
+
+    fn terms(&self) -> Terms {
+        let Some(server) = self.client.config().tool_servers.get(&self.server) else {
+            return Terms::default();
+        };
+        let ms = |seconds: u64| i64::try_from(seconds.saturating_mul(1_000)).unwrap_or(i64::MAX);
+        Terms {
+            editable: self.destructive && server.destructive == Destructive::AskEdit,
+            consent_ms: server.consent_timeout_seconds.filter(|_| self.destructive).map(ms),
+            result_ms: server.result_timeout_seconds.map(ms),
+            due: None,
+        }
+    }
+
+    async fn set_expiry(
+        &self,
+        due_ms: i64,
+        dismissal: &InputMessage,
+        dedup: &DedupId,
+    ) -> Result<(), QueueError> {
+        match &self.timers {
+            Some(timers) => timers.schedule(due_ms, dismissal, dedup).await,
+            None => Err(QueueError::Refused("there is no delay queue".to_owned())),
         }
     }
 

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::agui::convert::result_text;
 use crate::agui::emit::End;
-use crate::history::{Arrival, wording};
+use crate::history::{Arrival, TIMED_OUT, wording};
 use crate::message::{
     CallId, DedupId, InputContent, InputMessage, OutputKind, OutputMessage, RawJson, RunRecord, Synthetic,
     ThreadId,
@@ -148,8 +148,8 @@ async fn slice(
         match prepare.instrument(tracing::info_span!("prepare", bytes = input.bytes)).await {
             Ok(PrepareResult::Ready) => {
                 due.ready = true;
-                due.outside |= is_outside(&input.message);
-                news |= is_outside(&input.message) && !again;
+                due.outside |= is_outside(input);
+                news |= is_outside(input) && !again;
             }
             Ok(
                 PrepareResult::Handled
@@ -185,7 +185,8 @@ async fn slice(
             }
         }
     }
-    held::let_go(&mut manager, inputs.first().map(|input| &input.arrival));
+    let now_ms = runtime.clock.now_ms();
+    held::let_go(&mut manager, inputs.first().map(|input| &input.arrival), now_ms);
     // What its user has ended is not gone on with; what is new is another matter.
     due.rests = stopped.is_some() && !news;
     if let Some(run) = stopped {
@@ -254,10 +255,11 @@ async fn summarise(
 
 /// Whether somebody outside caused the slice: a person or an event. A tool's result or a report is the
 /// consequence of what the thread did itself.
-fn is_outside(message: &InputMessage) -> bool {
+fn is_outside(Input { message, arrival, .. }: &Input) -> bool {
+    let timed_out = arrival.dedup.is_of_kind(TIMED_OUT);
     let typed = message.content.is_said()
         || message.content.is_operation()
-        || matches!(message.content, InputContent::UserChoiceAnswer(_));
+        || (matches!(message.content, InputContent::UserChoiceAnswer(_)) && !timed_out);
     match &message.synthetic {
         None => typed,
         Some(Synthetic::SubscriptionEvent { .. } | Synthetic::SchedulerFired { .. }) => true,
@@ -376,7 +378,7 @@ async fn finish(
     let completion = drive(stream, |event| runtime.observer.on_event(&thread, event), live.as_mut());
     let action = completion.instrument(tracing::info_span!("complete")).await?;
     if !manager.is_closing() {
-        held::let_go(manager, None);
+        held::let_go(manager, None, runtime.clock.now_ms());
         promise_release(manager);
         compact::ask_background(runtime, &session, manager);
     }
@@ -457,15 +459,15 @@ pub(super) async fn send_outbox(
     manager: &mut HistoryManager,
     deadline: Instant,
 ) -> Result<(), SliceError> {
-    let needs_tools = manager.owed().iter().any(|entry| {
-        matches!(
-            entry.promise,
-            Promise::Call { .. }
-                | Promise::Cancel { .. }
-                | Promise::Answer { .. }
-                | Promise::Schedule { .. }
-                | Promise::Closed
-        )
+    let needs_tools = manager.owed().iter().any(|entry| match &entry.promise {
+        Promise::Call { .. }
+        | Promise::Cancel { .. }
+        | Promise::Answer { .. }
+        | Promise::Schedule { .. }
+        | Promise::Closed => true,
+        // Whether a call may run is asked until its time is up, and the tool has the timer.
+        Promise::Choice { call } => CallId::of_choice(call) != *call,
+        _ => false,
     });
     let registry = match needs_tools {
         true => runtime.tools_of(&manager.meta().agent, &manager.meta().root).await.registry,

@@ -5,11 +5,13 @@
 
 use futures::future::join_all;
 
+use super::held::Word;
 use super::prepare::PrepareResult;
 use super::{Runtime, SliceError, dispatch_failed_id, held};
-use crate::history::Arrival;
+use crate::history::{Arrival, Layer, TIMED_OUT, wording};
 use crate::message::{
-    CallId, ContentPart, InputMessage, OutputKind, TypedOutput, UserChoiceAnswer, UserChoiceRequired,
+    CallId, ContentPart, InputMessage, Outcome, OutputKind, SettledBy, TypedOutput, UserChoiceAnswer,
+    UserChoiceRequired,
 };
 use crate::store::{DedupLife, OutboxEntry, PendingCall, Promise};
 use crate::thread::HistoryManager;
@@ -21,7 +23,27 @@ pub(super) fn answer(
     manager: &mut HistoryManager,
     answer: &UserChoiceAnswer,
 ) -> PrepareResult {
-    let refused = |text: &str| PrepareResult::RefusedToUser(text.to_owned());
+    // That the time is up is news only for a question that is still open.
+    let timed_out = arrival.dedup.is_of_kind(TIMED_OUT);
+    let word = match answer.selected {
+        _ if timed_out => Word::Missing,
+        Some(held::ALLOW) => Word::Allowed { arguments: None },
+        Some(_) | None => Word::Refused { reason: None },
+    };
+    answer_with(arrival, manager, answer, word)
+}
+
+/// The same; where it is asked whether a call may run, with what else the user says of that.
+pub(super) fn answer_with(
+    arrival: &Arrival,
+    manager: &mut HistoryManager,
+    answer: &UserChoiceAnswer,
+    word: Word,
+) -> PrepareResult {
+    let refused = |text: &str| match word {
+        Word::Missing => PrepareResult::Handled,
+        Word::Allowed { .. } | Word::Refused { .. } => PrepareResult::RefusedToUser(text.to_owned()),
+    };
     let asked = |call: &&PendingCall| call.is_asked_by(&answer.id) && !call.parked;
     let pending = manager.history().open_calls().find(asked).cloned();
     let (Some(call), Some(choice)) = (pending, open_choice(manager, &answer.id)) else {
@@ -34,9 +56,31 @@ pub(super) fn answer(
     manager.record_processed(arrival, DedupLife::Days);
     close(manager, &call, choice, selected);
     if call.needs_consent() {
-        held::decided(manager, &call, selected, arrival.now_ms);
+        held::decided(manager, &call, word, arrival.now_ms);
     }
     // A refusal may have been what the model waits for.
+    match manager.history().is_settled() {
+        true => PrepareResult::Ready,
+        false => PrepareResult::Handled,
+    }
+}
+
+/// Takes the user's word on a request for consent at an address. With it the tool goes on by itself; without it nobody waits
+/// for its call any more.
+pub(super) fn authorize(
+    arrival: &Arrival,
+    manager: &mut HistoryManager,
+    call: &PendingCall,
+    given: bool,
+) -> PrepareResult {
+    manager.record_processed(arrival, DedupLife::Days);
+    manager.close_choice(&call.call.authorization());
+    if !given {
+        let parts = vec![ContentPart::Text(wording::no_consent(&call.name))];
+        let by = SettledBy::Runtime;
+        manager.history_mut().settle(&call.call, Outcome::Refused, parts, by, Layer::Safe, arrival.now_ms);
+        manager.promise(Promise::Cancel { call: call.call.clone(), server: call.server.clone() });
+    }
     match manager.history().is_settled() {
         true => PrepareResult::Ready,
         false => PrepareResult::Handled,

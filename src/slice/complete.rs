@@ -20,7 +20,7 @@ use crate::history::render::{RenderError, RenderOptions};
 use crate::history::{Layer, MAX_CALLS, wording};
 use crate::message::{CallId, ContentPart, Epoch, Item, ItemId, Outcome, SettledBy, ToolCallItem};
 use crate::model::{ErrorClass, ModelError, ModelEvent, StopReason, Usage};
-use crate::store::{Hold, Promise};
+use crate::store::{Hold, Promise, Terms};
 use crate::thread::{HistoryManager, Progress};
 use crate::tools::{Execution, RESERVED_NAMES, Waiting};
 
@@ -359,13 +359,17 @@ fn take_response(
                 Layer::WithResponse,
                 now_ms,
             ),
-            Ok(Admitted { execution, server, hold }) => {
+            Ok(Admitted { execution, server, hold, mut terms }) => {
+                if hold.is_none() {
+                    terms.begin_result(now_ms);
+                }
                 let cause = manager.causes().to_vec();
                 manager.history_mut().describe_call(&call.call_id, |pending| {
                     pending.synchronous = matches!(execution, Execution::Synchronous(_));
                     pending.passive = execution == Execution::Asynchronous(Waiting::Passive);
                     pending.server = server;
                     pending.hold = hold;
+                    pending.terms = terms;
                     pending.cause = cause;
                 });
                 match execution {
@@ -391,6 +395,7 @@ struct Admitted {
     execution: Execution,
     server: Option<String>,
     hold: Option<Hold>,
+    terms: Terms,
 }
 
 /// Whether a call may go out, and how; otherwise its result.
@@ -416,7 +421,8 @@ fn admit(
     registry
         .check_arguments(&call.name, arguments(call))
         .map_err(|e| (Outcome::Error, wording::bad_arguments(&e.to_string())))?;
-    Ok(Admitted { execution: tool.execution(), server: tool.server().map(str::to_owned), hold: tool.hold() })
+    let server = tool.server().map(str::to_owned);
+    Ok(Admitted { execution: tool.execution(), server, hold: tool.hold(), terms: tool.terms() })
 }
 
 /// Keeps the stream's type nameable where it must be pinned.

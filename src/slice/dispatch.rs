@@ -6,7 +6,7 @@ use tokio::time::{Instant, timeout_at};
 use tracing::Instrument;
 
 use super::synchronous::{arguments, invocation};
-use super::{DisplayEvent, Runtime, SliceError, choices, dispatch_failed_id, runs, schedules};
+use super::{DisplayEvent, Runtime, SliceError, choices, dispatch_failed_id, held, runs, schedules};
 use crate::history::wording;
 use crate::message::{
     CallId, ContentPart, DedupId, InputContent, InputMessage, Item, ItemBody, OutputKind, OutputMessage,
@@ -94,6 +94,7 @@ async fn send(
             runs.change_run(&thread, run, &end, runtime.clock.now_ms()).await?;
         }
     }
+    held::set_expiries(runtime, registry, manager, &owed).await?;
     schedules::set_timers(runtime, registry, manager, &owed).await?;
     for entry in owed {
         manager.sent(&entry.id);

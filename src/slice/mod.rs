@@ -17,6 +17,7 @@ pub mod live;
 mod operations;
 mod poison;
 mod prepare;
+pub(crate) mod questions;
 pub mod records;
 pub mod relay;
 mod runs;

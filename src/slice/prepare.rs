@@ -85,7 +85,10 @@ async fn take(
                 return Ok(dropped(&thread, arrival, "consent for a call that is not pending"));
             }
             let promise = Promise::OAuth { call: oauth.id.clone(), auth_url: oauth.auth_url.clone() };
-            manager.record(arrival, promise, None);
+            // So that whoever looks later is shown it too; it is gone with the call's result.
+            let body = serde_json::to_string(oauth).map_err(|e| SliceError::Bug(e.to_string()))?;
+            let row = ChoiceRow { id: oauth.id.authorization(), body };
+            manager.record(arrival, promise, Some(row));
             Ok(PrepareResult::OAuthRequired)
         }
         InputContent::UserChoiceRequired(choice) => {

@@ -6,16 +6,18 @@ use std::collections::BTreeSet;
 use async_trait::async_trait;
 use serde_json::Value;
 
+use super::held::Word;
 use super::prepare::PrepareResult;
-use super::{Runtime, SliceError, choices};
+use super::questions::{self, Asks, Question};
+use super::{Runtime, SliceError, choices, held};
 use crate::agui::branch::{self, Cut, Decision, DecisionKind, View, decide};
-use crate::agui::convert::{approval, place, said};
+use crate::agui::convert::{place, said};
 use crate::agui::emit::End;
-use crate::agui::wire::{ClientTool, Interrupt};
-use crate::history::{Accepted, Arrival};
+use crate::agui::wire::ClientTool;
+use crate::history::{Accepted, Arrival, MAX_CALLS};
 use crate::message::{
     CallId, ContentPart, DedupId, InputContent, InputMessage, ResumeAnswer, RunRequest, ThreadId,
-    UserChoiceAnswer, UserChoiceRequired,
+    UserChoiceAnswer,
 };
 use crate::store::{DedupLife, PendingCall, RunChange, RunRow, RunState};
 use crate::thread::{Branch, Handled, HistoryManager, MAX_BRANCH_ITEMS, load_branch, load_branches};
@@ -34,8 +36,16 @@ const THREAD_BUSY: &str = "THREAD_BUSY";
 const PENDING_INTERRUPTS: &str = "PENDING_INTERRUPTS";
 const UNKNOWN_INTERRUPT: &str = "UNKNOWN_INTERRUPT_ID";
 const PARTIAL_RESUME: &str = "PARTIAL_RESUME";
+const INTERRUPT_EXPIRED: &str = "INTERRUPT_EXPIRED";
 const INVALID_PAYLOAD: &str = "INVALID_PAYLOAD";
 const RESUME_ERROR: &str = "INTERRUPT_RESUME_ERROR";
+
+/// Answers of one request: two for each call of a step, which is the most that can be open, and as many that are over.
+const MAX_ANSWERS: usize = 4 * MAX_CALLS;
+/// Bytes of arguments that a person may give a call in place of the model's own.
+const MAX_EDIT_BYTES: usize = 64 * 1024;
+/// Kind of the dedup id of an answer: the same one again has no effect.
+const ANSWERED: &str = "agui-answer";
 
 /// A tool that runs in a client: its call is shown to it, and its result comes with a later request.
 struct InClient(ToolDefinition);
@@ -94,28 +104,26 @@ pub(super) async fn start(
         views.push(View { epoch: manager.meta().epoch, items });
         (decide(&views, request), running)
     };
-    // Answers are for the head as it stands; only what the user says besides them is taken of the list.
     let decision = match request.resume {
         None => decision,
-        Some(_) => Decision {
-            cut: None,
-            results: Vec::new(),
-            kind: if decision.say.is_empty() { DecisionKind::Nothing } else { DecisionKind::Say },
-            ..decision
-        },
+        Some(_) => beside_answers(manager, decision),
     };
-    let asked = asked(manager);
+    let asked = questions::of(manager);
     if before.is_some() && is_stale(request, &decision, running.as_deref()) {
         refuse(manager, request, before, THREAD_BUSY, "another run of this thread is under way; try again");
         return Ok(PrepareResult::Handled);
     }
     if let Some(answers) = request.resume.as_ref().filter(|answers| !answers.is_empty() || !asked.is_empty())
     {
-        if let Err((code, why)) = check(&asked, answers, manager) {
+        let checked = match check(&asked, answers, manager, arrival.now_ms).await? {
+            Ok(()) => check_edits(runtime, &asked, answers, manager).await,
+            refused => refused,
+        };
+        if let Err((code, why)) = checked {
             refuse(manager, request, before, code, &why);
             return Ok(PrepareResult::Handled);
         }
-    } else if !asked.is_empty() {
+    } else if !asked.is_empty() && before.is_none() && !manager.had_run() {
         let why = "the thread waits for an answer; send `resume` with one for each interrupt";
         refuse(manager, request, before, PENDING_INTERRUPTS, why);
         return Ok(PrepareResult::Handled);
@@ -129,11 +137,11 @@ pub(super) async fn start(
     }
     manager.begin_run(&request.run);
     let mut result = PrepareResult::Handled;
-    if let Some(answers) = &request.resume {
-        for answer in
-            answers.iter().filter(|answer| asked.iter().any(|choice| choice.id.as_str() == answer.interrupt))
-        {
-            if self::answer(manager, arrival, answer) == PrepareResult::Ready {
+    for question in &asked {
+        let id = question.id();
+        let answers = request.resume.iter().flatten();
+        for answer in answers.filter(|answer| answer.interrupt == id.as_str()) {
+            if self::answer(manager, arrival, question, answer) == PrepareResult::Ready {
                 result = PrepareResult::Ready;
             }
         }
@@ -183,6 +191,8 @@ pub(super) async fn start(
         DecisionKind::Reload => PrepareResult::Ready,
         DecisionKind::Continue => result,
         DecisionKind::Nothing if result == PrepareResult::Ready || !asked.is_empty() => result,
+        // The same answers once more: what they have set going is shown to whoever asks now.
+        DecisionKind::Nothing if request.resume.is_some() && outcome(manager).is_none() => result,
         // A turn whose model never answered, because its run failed say, is answered now.
         DecisionKind::Nothing if manager.history().awaits_answer() && request.resume.is_none() => {
             PrepareResult::Ready
@@ -277,71 +287,175 @@ async fn cut(
     Ok(manager.cut(keep, branch, arrival).await?.err().map(|refused| refused.to_string()))
 }
 
-/// Questions whether a call may run that the thread waits for.
-fn asked(manager: &HistoryManager) -> Vec<UserChoiceRequired> {
-    let waiting = manager.history().open_calls().filter(|call| call.needs_consent());
-    let choices = waiting.filter_map(|call| manager.open_choice(&call.call.permission()));
-    choices.filter_map(|row| serde_json::from_str(&row.body).ok()).collect()
+/// What a request asks for besides its answers. They are for the head as it stands: what the user says goes to its end, and
+/// of results only those count that the client's own tools have brought.
+fn beside_answers(manager: &HistoryManager, mut decision: Decision) -> Decision {
+    let in_client = |call: &str| {
+        let mut open = manager.history().open_calls();
+        open.any(|open| open.call.as_str() == call && open.server.as_deref() == Some(CLIENT))
+    };
+    decision.results.retain(|given| in_client(&given.call));
+    let kind = match (decision.say.is_empty(), decision.results.is_empty()) {
+        (false, _) => DecisionKind::Say,
+        (true, false) => DecisionKind::Continue,
+        (true, true) => DecisionKind::Nothing,
+    };
+    Decision { cut: None, kind, ..decision }
 }
 
-/// Whether a batch of answers is one: in this order shape, unknown, duplicate, missing, payload. Nothing has changed yet.
-fn check(
-    asked: &[UserChoiceRequired],
+/// Why a batch of answers is none: a code and a text for the user.
+type Refusal = (&'static str, String);
+
+/// Whether a batch of answers is one: in this order shape, unknown, duplicate, missing, expiry, payload. Nothing has changed
+/// yet.
+async fn check(
+    asked: &[Question],
     answers: &[ResumeAnswer],
-    manager: &HistoryManager,
-) -> Result<(), (&'static str, String)> {
-    let mut seen = BTreeSet::new();
+    manager: &mut HistoryManager,
+    now_ms: i64,
+) -> Result<Result<(), Refusal>, SliceError> {
+    if answers.len() > MAX_ANSWERS {
+        return Ok(Err((RESUME_ERROR, format!("there are more than {MAX_ANSWERS} answers"))));
+    }
     if answers.iter().any(|answer| answer.interrupt.is_empty()) {
-        return Err((RESUME_ERROR, "an answer names no interrupt".to_owned()));
+        let why = "an answer names no interrupt, or has a status that is neither `resolved` nor `cancelled`";
+        return Ok(Err((RESUME_ERROR, why.to_owned())));
+    }
+    let of = |answer: &ResumeAnswer| asked.iter().find(|question| question.id().as_str() == answer.interrupt);
+    let mut unknown = None;
+    let mut over = 0;
+    for answer in answers.iter().filter(|answer| of(answer).is_none()) {
+        let (code, why) = match standing(manager, answer).await? {
+            Standing::Over => {
+                over += 1;
+                (UNKNOWN_INTERRUPT, "has been answered")
+            }
+            Standing::Expired => (INTERRUPT_EXPIRED, "has expired"),
+            Standing::Unknown => (UNKNOWN_INTERRUPT, "is not open"),
+        };
+        unknown.get_or_insert_with(|| (code, format!("interrupt {:?} {why}", answer.interrupt)));
     }
     // The same answers once more, after a lost answer of ours: there is nothing left to do.
-    let is_over = |answer: &ResumeAnswer| {
-        let call = CallId::of_choice(&CallId::new(&answer.interrupt));
-        answer.interrupt != call.as_str() && manager.history().call(&call).is_some()
-    };
-    if asked.is_empty() && answers.iter().all(is_over) {
-        return Ok(());
+    if over == answers.len() && over > 0 {
+        return Ok(Ok(()));
     }
-    let known = |id: &str| asked.iter().any(|choice| choice.id.as_str() == id);
-    if let Some(unknown) = answers.iter().find(|answer| !known(&answer.interrupt)) {
-        return Err((UNKNOWN_INTERRUPT, format!("no interrupt {:?} is open", unknown.interrupt)));
+    if let Some(unknown) = unknown {
+        return Ok(Err(unknown));
     }
+    let mut seen = BTreeSet::new();
     if let Some(twice) = answers.iter().find(|answer| !seen.insert(&answer.interrupt)) {
-        return Err((RESUME_ERROR, format!("interrupt {:?} is answered twice", twice.interrupt)));
+        return Ok(Err((RESUME_ERROR, format!("interrupt {:?} is answered twice", twice.interrupt))));
     }
-    if let Some(missing) =
-        asked.iter().find(|choice| !answers.iter().any(|a| a.interrupt == choice.id.as_str()))
-    {
-        return Err((PARTIAL_RESUME, format!("interrupt {:?} has no answer", missing.id.as_str())));
+    let answered = |question: &&Question| answers.iter().any(|a| a.interrupt == question.id().as_str());
+    if let Some(missing) = asked.iter().find(|question| !answered(question)) {
+        return Ok(Err((PARTIAL_RESUME, format!("interrupt {:?} has no answer", missing.id().as_str()))));
     }
-    let bad = |answer: &ResumeAnswer| {
-        let member = |name| answer.payload.as_ref().and_then(|payload| payload.get(name));
-        let problem = match (member("approved"), member("reason"), member("editedArgs")) {
-            // To run the call as it stands would be what nobody has approved.
-            (_, _, Some(_)) => {
-                "has `editedArgs`, but arguments cannot be edited here; deny it, and say what to call"
-            }
-            (Some(Value::Bool(_)), None | Some(Value::String(_)), None) => return None,
-            (Some(Value::Bool(_)), Some(_), None) => "has a `reason` that is no text",
-            (_, _, None) => "needs `approved`, true or false",
-        };
-        Some(format!("the answer to {:?} {problem}", answer.interrupt))
-    };
-    match answers.iter().filter(|answer| answer.resolved).find_map(bad) {
-        Some(why) => Err((INVALID_PAYLOAD, why)),
-        None => Ok(()),
+    for question in asked {
+        if let Some(why) = question.expired(now_ms) {
+            return Ok(Err((INTERRUPT_EXPIRED, format!("interrupt {:?} {why}", question.id().as_str()))));
+        }
     }
+    for answer in answers.iter().filter(|answer| answer.resolved) {
+        let Some(question) = of(answer) else { continue };
+        if let Some(problem) = question.problem(answer.payload.as_ref()) {
+            return Ok(Err((INVALID_PAYLOAD, format!("the answer to {:?} {problem}", answer.interrupt))));
+        }
+    }
+    Ok(Ok(()))
 }
 
-/// Takes one checked answer. Given up is refused.
-fn answer(manager: &mut HistoryManager, arrival: &Arrival, answer: &ResumeAnswer) -> PrepareResult {
-    let approved = answer.resolved
-        && answer.payload.as_ref().and_then(|payload| payload.get("approved")) == Some(&Value::Bool(true));
-    let given =
-        UserChoiceAnswer { id: CallId::new(&answer.interrupt), selected: Some(usize::from(!approved)) };
-    let thread = manager.history().thread().as_str().to_owned();
-    let dedup = DedupId::derive("agui-answer", &[&thread, &answer.interrupt]);
-    choices::answer(&Arrival { dedup, ..arrival.clone() }, manager, &given)
+/// Whether arguments that the user has given in place of the model's fit their tools. Tools are looked up only for those.
+async fn check_edits(
+    runtime: &Runtime,
+    asked: &[Question],
+    answers: &[ResumeAnswer],
+    manager: &HistoryManager,
+) -> Result<(), Refusal> {
+    let resolved = answers.iter().filter(|answer| answer.resolved);
+    let edits: Vec<(&Question, String)> = resolved
+        .filter_map(|answer| {
+            let question = asked.iter().find(|question| question.id().as_str() == answer.interrupt)?;
+            Some((question, question.edited(answer.payload.as_ref())?))
+        })
+        .collect();
+    if edits.is_empty() {
+        return Ok(());
+    }
+    let registry = runtime.tools_of(&manager.meta().agent, &manager.meta().root).await.registry;
+    for (question, arguments) in edits {
+        let id = question.id();
+        if arguments.len() > MAX_EDIT_BYTES {
+            let why =
+                format!("the answer to {:?} has `editedArgs` above {MAX_EDIT_BYTES} bytes", id.as_str());
+            return Err((INVALID_PAYLOAD, why));
+        }
+        if let Err(problem) = registry.check_arguments(&question.call.name, &arguments) {
+            let why = format!("the answer to {:?} has `editedArgs` that do not do: {problem}", id.as_str());
+            return Err((INVALID_PAYLOAD, why));
+        }
+    }
+    Ok(())
+}
+
+/// How an answer stands whose question is not open.
+enum Standing {
+    /// It was given before, or is not needed any more.
+    Over,
+    /// Nobody has given one in time.
+    Expired,
+    /// There was no such question, or it has another answer.
+    Unknown,
+}
+
+async fn standing(manager: &mut HistoryManager, answer: &ResumeAnswer) -> Result<Standing, SliceError> {
+    let thread = manager.history().thread().clone();
+    if manager.is_processed(&answer_id(&thread, answer)).await? {
+        return Ok(Standing::Over);
+    }
+    let id = CallId::new(&answer.interrupt);
+    let call = CallId::of_choice(&id);
+    if id == call.authorization() && manager.history().call(&call).is_some() {
+        // The tool has gone on by itself.
+        return Ok(Standing::Over);
+    }
+    Ok(match manager.is_processed(&held::expiry_id(&thread, &id)).await? {
+        true => Standing::Expired,
+        false => Standing::Unknown,
+    })
+}
+
+/// An answer, as it is remembered: the same one again is none.
+fn answer_id(thread: &ThreadId, answer: &ResumeAnswer) -> DedupId {
+    let payload = answer.payload.as_ref().map(Value::to_string).unwrap_or_default();
+    let status = if answer.resolved { "resolved" } else { "cancelled" };
+    DedupId::derive(ANSWERED, &[thread.as_str(), &answer.interrupt, status, &payload])
+}
+
+/// Takes one checked answer. Given up is what stands for no answer: it is refused, or the tool's default.
+fn answer(
+    manager: &mut HistoryManager,
+    arrival: &Arrival,
+    question: &Question,
+    answer: &ResumeAnswer,
+) -> PrepareResult {
+    let dedup = answer_id(manager.history().thread(), answer);
+    let arrival = Arrival { dedup, ..arrival.clone() };
+    let payload = answer.payload.as_ref().filter(|_| answer.resolved);
+    let member = |name| payload.and_then(|payload| payload.get(name));
+    let (selected, word) = match &question.asks {
+        Asks::Permission(_) if member("approved") == Some(&Value::Bool(true)) => {
+            (Some(held::ALLOW), Word::Allowed { arguments: question.edited(payload) })
+        }
+        Asks::Permission(_) => {
+            let reason = member("reason").and_then(Value::as_str).map(str::to_owned);
+            (None, Word::Refused { reason })
+        }
+        Asks::Choice(choice) => (questions::selected(choice, payload), Word::Refused { reason: None }),
+        Asks::Authorization(_) => {
+            return choices::authorize(&arrival, manager, &question.call, answer.resolved);
+        }
+    };
+    choices::answer_with(&arrival, manager, &UserChoiceAnswer { id: question.id(), selected }, word)
 }
 
 /// How the run ends as the thread stands now; none: it goes on, somebody works for it.
@@ -349,23 +463,19 @@ pub(super) fn outcome(manager: &HistoryManager) -> Option<End> {
     if let Some((code, text)) = manager.trouble() {
         return Some(End::failed(code, text));
     }
-    let in_client = |call: &&PendingCall| call.server.as_deref() == Some(CLIENT);
+    let in_client = |call: &PendingCall| call.server.as_deref() == Some(CLIENT);
+    let history = manager.history();
     let open: Vec<&PendingCall> =
-        manager.history().open_calls().filter(|call| !manager.history().has_arrived(&call.call)).collect();
-    let asked = asked(manager);
-    if open.iter().any(|call| !in_client(call) && !call.needs_consent()) {
+        history.open_calls().filter(|call| !history.has_arrived(&call.call)).collect();
+    let asked = questions::of(manager);
+    let waits = |call: &PendingCall| asked.iter().any(|question| question.call.call == call.call);
+    // What is held back works for nobody yet: it waits for the user, or for one that is out.
+    if open.iter().any(|call| call.hold.is_none() && !in_client(call) && !waits(call)) {
         return None;
     }
     if asked.is_empty() {
         // One whose question waits for its turn will be asked.
-        return open.iter().all(in_client).then_some(End::Finished);
+        return open.iter().all(|call| in_client(call)).then_some(End::Finished);
     }
-    let interrupts = asked.into_iter().map(|choice| Interrupt {
-        reason: "tool_call".to_owned(),
-        message: Some(choice.prompt),
-        tool_call_id: Some(CallId::of_choice(&choice.id).as_str().to_owned()),
-        id: choice.id.as_str().to_owned(),
-        response_schema: Some(approval()),
-    });
-    Some(End::Interrupted { interrupts: interrupts.collect() })
+    Some(End::Interrupted { interrupts: asked.iter().map(Question::interrupt).collect() })
 }

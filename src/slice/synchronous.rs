@@ -154,7 +154,7 @@ pub(super) fn invocation(manager: &HistoryManager, pending: &PendingCall, call: 
         ancestors: meta.ancestors.clone(),
         call: pending.call.clone(),
         name: pending.name.clone(),
-        arguments: arguments(call).to_owned(),
+        arguments: manager.history().edited_arguments(&call.call_id).unwrap_or(arguments(call)).to_owned(),
         user: pending.user.clone(),
         cause: pending.cause.clone(),
         resumed: !manager.started_in_this_slice(&pending.call),

@@ -331,6 +331,9 @@ pub struct PendingCall {
     /// Why it is not sent yet; absent: it went out with its commit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hold: Option<Hold>,
+    /// What its tool server is given.
+    #[serde(default, skip_serializing_if = "Terms::are_none")]
+    pub terms: Terms,
     /// The messages that caused it.
     #[serde(default)]
     pub cause: Vec<MessageId>,
@@ -340,6 +343,49 @@ pub struct PendingCall {
     /// Fields of a newer version.
     #[serde(flatten)]
     pub extra: Extra,
+}
+
+/// What a tool server is given, of what counts for its calls while they wait.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Terms {
+    /// Whoever permits a call may change its arguments.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub editable: bool,
+    /// Milliseconds that it may wait for the user's word; none: for ever.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub consent_ms: Option<i64>,
+    /// Milliseconds that it may wait for its result once it is out; none: for ever.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result_ms: Option<i64>,
+    /// When the time is up that it waits now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub due: Option<Due>,
+}
+
+/// When a call has waited long enough.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Due {
+    /// Milliseconds since the epoch.
+    At(i64),
+    /// What no version of ours has written: an answer is not taken for one that is in time.
+    Unreadable(serde_json::Value),
+}
+
+impl Terms {
+    fn are_none(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// The user is asked: until when there may be an answer.
+    pub fn begin_consent(&mut self, now_ms: i64) {
+        self.due = self.consent_ms.map(|ms| Due::At(now_ms.saturating_add(ms)));
+    }
+
+    /// It goes out: until when there may be a result.
+    pub fn begin_result(&mut self, now_ms: i64) {
+        self.due = self.result_ms.map(|ms| Due::At(now_ms.saturating_add(ms)));
+    }
 }
 
 /// What a call waits for before it is sent.
@@ -372,7 +418,7 @@ impl PendingCall {
     pub fn is_asked_by(&self, choice: &CallId) -> bool {
         match self.needs_consent() {
             true => *choice == self.call.permission(),
-            false => *choice == self.call,
+            false => *choice == self.call || *choice == self.call.authorization(),
         }
     }
 }
@@ -423,7 +469,7 @@ pub enum Promise {
         /// What to say.
         text: String,
     },
-    /// Show the user where to consent. The address lives here alone.
+    /// Show the user where to consent. The address lives here and in the open question alone.
     OAuth {
         /// The call that waits.
         call: CallId,

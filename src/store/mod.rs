@@ -32,8 +32,8 @@ pub use generation::{
 };
 pub use lookup::{item_at, shared_state};
 pub use meta::{
-    Asked, Hold, ImagesOut, Meta, NamedWindow, OutboxEntry, PendingCall, Promise, Prune, ResultsOut, Span,
-    ThreadKind,
+    Asked, Due, Hold, ImagesOut, Meta, NamedWindow, OutboxEntry, PendingCall, Promise, Prune, ResultsOut,
+    Span, Terms, ThreadKind,
 };
 pub use runs::{Cursor, EVENTS_LIFE_MS, RUN_LIFE_MS, RunChange, RunEvents, RunRow, RunState, RunStore};
 

@@ -139,6 +139,7 @@ impl HistoryManager {
                 synchronous: false,
                 server: None,
                 hold: None,
+                terms: Default::default(),
                 parked: true,
                 cause: self.working.clone(),
                 user: user.clone(),

@@ -110,6 +110,8 @@ pub struct HistoryManager {
     loaded_head: Seq,
     /// A run has begun since the last commit: who asks what is under way is to be told.
     run_changed: bool,
+    /// A run was under way when the thread was loaded.
+    had_run: bool,
     /// Why a client's run cannot go on.
     trouble: Option<(&'static str, String)>,
     /// Who keeps a copy.
@@ -174,6 +176,7 @@ impl HistoryManager {
             asked: false,
             struck: false,
             loaded_head: meta.head,
+            had_run: meta.run.is_some(),
             meta,
             exists,
             root_metadata,

@@ -196,11 +196,17 @@ fn blanked(body: ItemBody) -> String {
             item.original_args = "{}".to_owned();
             ItemBody::Event(item)
         }
-        body @ (ItemBody::User(_) | ItemBody::Interrupt(_)) => body,
+        ItemBody::User(mut item) => {
+            if let Some(edited) = &mut item.edited {
+                edited.arguments = "{}".to_owned();
+            }
+            ItemBody::User(item)
+        }
         ItemBody::State(mut item) => {
             item.state = RawJson::empty_object();
             ItemBody::State(item)
         }
+        body @ ItemBody::Interrupt(_) => body,
         // Neither can be kept in part: a provider takes its own back whole or not at all.
         ItemBody::Reasoning(_) | ItemBody::BackendToolCall(_) | ItemBody::Unknown { .. } => {
             return GONE.to_owned();
@@ -415,6 +421,7 @@ mod tests {
         for raw in [
             r#"{"kind":"system","text":"hunter2"}"#,
             r#"{"kind":"user","parts":[{"type":"text","text":"hunter2"}],"author":"ana"}"#,
+            r#"{"kind":"user","parts":[{"type":"text","text":"hunter2"}],"synthetic_reason":"edited_call","call_id":"c","arguments":"{\"p\":\"hunter2\"}"}"#,
             r#"{"kind":"assistant","text":"hunter2","model":"m"}"#,
             r#"{"kind":"reasoning","text":"hunter2","model":"m","signature":"hunter2"}"#,
             r#"{"kind":"tool_call","call_id":"c","name":"f","arguments":"{\"p\":\"hunter2\"}","model":"m"}"#,

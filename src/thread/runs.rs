@@ -11,6 +11,11 @@ impl HistoryManager {
         self.meta.run.as_deref()
     }
 
+    /// Whether one was when this slice began: what its client has not been told by its end, it does not know.
+    pub fn had_run(&self) -> bool {
+        self.had_run
+    }
+
     /// Begins a run with the next commit.
     pub fn begin_run(&mut self, run: &str) {
         self.meta.run = Some(run.to_owned());

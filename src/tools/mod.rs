@@ -12,9 +12,9 @@ use async_trait::async_trait;
 use serde_json::Value;
 
 pub use crate::history::request::ToolDefinition;
-use crate::message::{CallId, ContentPart, Firing, MessageId, ThreadId};
+use crate::message::{CallId, ContentPart, DedupId, Firing, InputMessage, MessageId, ThreadId};
 use crate::queue::QueueError;
-use crate::store::Hold;
+use crate::store::{Hold, Terms};
 pub use registry::{ArgumentError, RESERVED_NAMES, Registry};
 pub use servers::{AgentTools, Offer, ToolServers};
 
@@ -162,6 +162,11 @@ pub trait Tool: Send + Sync {
         None
     }
 
+    /// What its calls are given while they wait.
+    fn terms(&self) -> Terms {
+        Terms::default()
+    }
+
     /// Dispatches a call and returns without waiting for its result. Called only after the call is committed.
     async fn execute(&self, call: &Invocation) -> Result<(), ToolError> {
         Err(ToolError::Failed(format!("{} runs inside the slice", call.name)))
@@ -188,6 +193,17 @@ pub trait Tool: Send + Sync {
         _firing: Firing,
     ) -> Result<(), QueueError> {
         Err(QueueError::Refused(format!("{} makes no schedules", self.definition().name)))
+    }
+
+    /// Has the question whether a call may run dismissed when its time is up. Called only after it is asked and committed,
+    /// at least once.
+    async fn set_expiry(
+        &self,
+        _due_ms: i64,
+        _dismissal: &InputMessage,
+        _dedup: &DedupId,
+    ) -> Result<(), QueueError> {
+        Err(QueueError::Refused(format!("{} has no timers", self.definition().name)))
     }
 
     /// Tells whoever runs `choice` what the user has chosen. Called only after that is committed, at least once.

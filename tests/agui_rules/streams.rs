@@ -144,6 +144,8 @@ fn end() -> impl Strategy<Value = End> {
         message: None,
         tool_call_id: Some("c1".to_owned()),
         response_schema: None,
+        expires_at: None,
+        metadata: None,
     };
     prop_oneof![
         Just(End::Finished),

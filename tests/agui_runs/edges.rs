@@ -3,46 +3,86 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use dormouse::message::{CallId, Fork, InputContent, InputMessage, ResumeAnswer};
+use dormouse::message::{CallId, DedupId, Fork, InputContent, InputMessage, ResumeAnswer};
 use dormouse::model::scripted::{ScriptedError, ScriptedErrorClass, ScriptedEvent, ScriptedModel};
+use dormouse::queue::{QueueError, TimerSender};
 use dormouse::store::memory::CommitFault;
-use dormouse::store::{Hold, RunStore};
+use dormouse::store::{Hold, RunStore, Terms};
 use dormouse::tools::{Execution, Invocation, Registry, Tool, ToolDefinition, ToolError};
 use serde_json::json;
 
 use super::*;
+use crate::timers::Timers;
 
-/// A fake that asks first.
-struct AsksFirst(Arc<dyn Tool>);
+/// A fake whose calls wait for something.
+struct Held {
+    tool: Arc<dyn Tool>,
+    hold: Hold,
+    terms: Terms,
+    timers: Arc<Timers>,
+}
 
 #[async_trait]
-impl Tool for AsksFirst {
+impl Tool for Held {
     fn definition(&self) -> &ToolDefinition {
-        self.0.definition()
+        self.tool.definition()
     }
     fn execution(&self) -> Execution {
-        self.0.execution()
+        self.tool.execution()
     }
     fn server(&self) -> Option<&str> {
-        self.0.server()
+        self.tool.server()
     }
     fn hold(&self) -> Option<Hold> {
-        Some(Hold::Consent)
+        Some(self.hold)
+    }
+    fn terms(&self) -> Terms {
+        self.terms.clone()
+    }
+    async fn set_expiry(
+        &self,
+        due_ms: i64,
+        message: &InputMessage,
+        dedup: &DedupId,
+    ) -> Result<(), QueueError> {
+        self.timers.schedule(due_ms, message, dedup).await
     }
     async fn execute(&self, call: &Invocation) -> Result<(), ToolError> {
-        self.0.execute(call).await
+        self.tool.execute(call).await
+    }
+    async fn cancel(&self, thread: &ThreadId, call: &CallId) {
+        self.tool.cancel(thread, call).await;
+    }
+    async fn answer_choice(&self, url: &str, choice: &CallId, selected: usize) -> Result<(), ToolError> {
+        self.tool.answer_choice(url, choice, selected).await
     }
 }
 
-/// A world whose tools ask first.
-fn guarded() -> World {
+/// A world whose tools' calls wait for `hold`.
+pub async fn held(hold: Hold) -> World {
     let mut world = world();
-    let tools = world.registry.iter().map(|tool| Arc::new(AsksFirst(tool.clone())) as Arc<dyn Tool>);
-    world.runtime.tools = Arc::new(Registry::new(tools));
+    hold_on(&mut world, hold, Terms::default()).await;
     world
 }
 
-async fn resume(world: &World, name: &str, answers: Vec<ResumeAnswer>, records: &[RunRecord]) {
+/// Has the calls of a world's tools wait for `hold`, on those terms.
+pub async fn hold_on(world: &mut World, hold: Hold, terms: Terms) -> Arc<Timers> {
+    let timers = Arc::new(Timers::default());
+    let offered = world.runtime.tools.tools("default", &thread()).await.registry;
+    let tools = offered.iter().map(|tool| {
+        let (tool, terms, timers) = (tool.clone(), terms.clone(), timers.clone());
+        Arc::new(Held { tool, hold, terms, timers }) as Arc<dyn Tool>
+    });
+    world.runtime.tools = Arc::new(Registry::new(tools.collect::<Vec<_>>()));
+    timers
+}
+
+/// A world whose tools ask first.
+pub async fn guarded() -> World {
+    held(Hold::Consent).await
+}
+
+pub async fn resume(world: &World, name: &str, answers: Vec<ResumeAnswer>, records: &[RunRecord]) {
     world.store.put_run(&thread(), &RunRow::queued(name, "{}", FOR_EVER), NOW_MS).await.unwrap();
     let records = records.to_vec();
     let request =
@@ -50,19 +90,19 @@ async fn resume(world: &World, name: &str, answers: Vec<ResumeAnswer>, records: 
     world.done(&world.message(&InputMessage::plain(thread(), InputContent::Run(request)))).await;
 }
 
-fn approved(interrupt: &str, approved: bool) -> ResumeAnswer {
+pub fn approved(interrupt: &str, approved: bool) -> ResumeAnswer {
     let payload = Some(json!({ "approved": approved }));
     ResumeAnswer { interrupt: interrupt.to_owned(), resolved: true, payload }
 }
 
-async fn interrupts(world: &World, run: &str) -> Vec<String> {
+pub async fn interrupts(world: &World, run: &str) -> Vec<String> {
     match end(world, run).await {
         End::Interrupted { interrupts } => interrupts.into_iter().map(|interrupt| interrupt.id).collect(),
         other => panic!("{other:?}"),
     }
 }
 
-async fn code(world: &World, run: &str) -> String {
+pub async fn code(world: &World, run: &str) -> String {
     match end(world, run).await {
         End::Failed { code, .. } => code,
         other => panic!("{other:?}"),
@@ -142,7 +182,7 @@ async fn an_edit_and_a_reload_leave_the_clients_open_calls_behind() {
 
 #[tokio::test]
 async fn one_resume_answers_every_interrupt_once_and_in_any_order() {
-    let world = guarded();
+    let world = guarded().await;
     run(&world, "r1", &[user("u1", r#"both echo {"k":1} other {"k":2}"#)]).await;
     let asked = interrupts(&world, "r1").await;
     assert_eq!((asked.len(), world.tools.dispatched().len()), (2, 0));
@@ -189,7 +229,7 @@ async fn one_resume_answers_every_interrupt_once_and_in_any_order() {
 
 #[tokio::test]
 async fn who_steers_away_gives_every_interrupt_up_and_goes_on() {
-    let world = guarded();
+    let world = guarded().await;
     run(&world, "r1", &[user("u1", r#"call echo {"k":1}"#)]).await;
     let asked = interrupts(&world, "r1").await;
     let given_up = ResumeAnswer { interrupt: asked[0].clone(), resolved: false, payload: None };

@@ -28,6 +28,7 @@ fn rich(commit: &mut Commit) {
         synchronous: false,
         server: Some("http://tools".into()),
         hold: None,
+        terms: Default::default(),
         parked: true,
         cause: cause.clone(),
         user: Some("ana".into()),

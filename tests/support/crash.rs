@@ -17,7 +17,7 @@ use dormouse::store::memory::MemoryStore;
 use dormouse::store::{
     ChoiceRow, Commit, Committed, Compacted, CompactionCommit, ConversationStore, DeadLetter, Generation,
     GenerationId, Hold, Kinship, Loaded, Log, Meta, RunStore, Span, StateStore, Stop, Store, StoreError,
-    Subscription, ThreadSummary,
+    Subscription, Terms, ThreadSummary,
 };
 use dormouse::tools::{Execution, Invocation, Registry, Tool, ToolDefinition, ToolError, ToolOutput};
 use futures::StreamExt;
@@ -353,6 +353,10 @@ impl Tool for MortalTool {
         self.tool.hold()
     }
 
+    fn terms(&self) -> Terms {
+        self.tool.terms()
+    }
+
     async fn execute(&self, call: &Invocation) -> Result<(), ToolError> {
         self.kill.pass(Point::CallAsked(self.name())).await;
         let taken = self.tool.execute(call).await;
@@ -364,6 +368,10 @@ impl Tool for MortalTool {
         let ran = self.tool.execute_synchronous(call).await;
         self.kill.pass(Point::Ran(self.name())).await;
         ran
+    }
+
+    async fn answer_choice(&self, url: &str, choice: &CallId, selected: usize) -> Result<(), ToolError> {
+        self.tool.answer_choice(url, choice, selected).await
     }
 
     async fn cancel(&self, thread: &ThreadId, call: &CallId) {

@@ -150,7 +150,7 @@ impl Tail {
             if let Some(event) = view.state.as_ref().and_then(|state| stream.share(state.get())) {
                 yield event.frame();
             }
-            let messages = view.messages;
+            let (end, messages) = (view.with_addresses(end), view.messages);
             for event in stream.end(end, || messages) {
                 yield event.frame();
             }
@@ -181,6 +181,7 @@ impl Tail {
         }
     }
 
+    /// Where to consent is kept with the open question alone, not with how the run ended.
     async fn renew(&self) {
         let Some(runs) = self.store.runs() else { return };
         let now_ms = SystemClock.now_ms();

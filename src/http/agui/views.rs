@@ -8,11 +8,13 @@ use serde_json::{Value, json};
 
 use super::{answer, thread_of};
 use crate::agui::convert::{self, place, repository};
-use crate::agui::wire::Message;
+use crate::agui::emit::End;
+use crate::agui::wire::{Interrupt, Message};
 use crate::http::auth::Caller;
 use crate::http::threads::{path, query};
 use crate::http::{ApiError, HttpDeps};
-use crate::message::{CallId, RawJson, ThreadId, UserChoiceRequired};
+use crate::message::{RawJson, ThreadId};
+use crate::slice::questions::interrupts;
 use crate::store::{Loaded, Store, StoreError};
 use crate::thread::{Branches, MAX_BRANCH_ITEMS, load_branches};
 
@@ -21,7 +23,18 @@ use crate::thread::{Branches, MAX_BRANCH_ITEMS, load_branches};
 pub(super) struct View {
     pub messages: Vec<Message>,
     pub state: Option<RawJson>,
+    pub interrupts: Vec<Interrupt>,
     pub active_run: Option<String>,
+}
+
+impl View {
+    /// Puts into interrupts that were written down what only their open questions know: where to consent.
+    pub(super) fn with_addresses(&self, end: End) -> End {
+        let End::Interrupted { interrupts: told } = end else { return end };
+        let as_open =
+            |told: Interrupt| self.interrupts.iter().find(|open| open.id == told.id).cloned().unwrap_or(told);
+        End::Interrupted { interrupts: told.into_iter().map(as_open).collect() }
+    }
 }
 
 /// The head of a thread; nothing of one that does not exist.
@@ -29,23 +42,13 @@ pub(super) async fn current(store: &dyn Store, thread: &ThreadId) -> Result<View
     let loaded = store.load(thread, &[]).await?;
     let active_run = loaded.meta.as_ref().and_then(|meta| meta.run.clone());
     let state = loaded.items.iter().rev().find_map(|item| item.body.state()).cloned();
-    Ok(View { messages: shown(&loaded), state, active_run })
+    let interrupts = interrupts(&loaded);
+    Ok(View { messages: shown(&loaded, &interrupts), state, interrupts, active_run })
 }
 
-fn shown(loaded: &Loaded) -> Vec<Message> {
+fn shown(loaded: &Loaded, interrupts: &[Interrupt]) -> Vec<Message> {
     let Some(meta) = &loaded.meta else { return Vec::new() };
     let mut messages = convert::messages(&place(meta.logs(), &loaded.items));
-    let asked = meta.pending.iter().filter(|call| call.needs_consent());
-    let asked = asked.filter_map(|call| loaded.choices.iter().find(|row| row.id == call.call.permission()));
-    let interrupts: Vec<Value> = asked
-        .filter_map(|row| serde_json::from_str::<UserChoiceRequired>(&row.body).ok())
-        .map(|choice| {
-            json!({
-                "id": choice.id, "reason": "tool_call", "message": choice.prompt,
-                "toolCallId": CallId::of_choice(&choice.id), "responseSchema": convert::approval(),
-            })
-        })
-        .collect();
     // Otherwise a page that is loaded anew would not know of the pause.
     let last = messages.iter_mut().rev().find_map(|message| match message {
         Message::Assistant { metadata, .. } => Some(metadata),
@@ -94,6 +97,9 @@ pub(in crate::http) async fn messages(
             }
             Some(_) | None => {
                 let mut body = json!({ "threadId": name, "messages": view.messages });
+                if !view.interrupts.is_empty() {
+                    body["interrupts"] = json!(view.interrupts);
+                }
                 if let Some(run) = view.active_run {
                     body["activeRunId"] = Value::from(run);
                 }
