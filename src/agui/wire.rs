@@ -119,7 +119,7 @@ impl RunInput {
 }
 
 /// The first of some spellings of a field, if it is text.
-fn text<'a>(object: &'a Map<String, Value>, names: &[&str]) -> Option<&'a str> {
+pub(super) fn text<'a>(object: &'a Map<String, Value>, names: &[&str]) -> Option<&'a str> {
     names.iter().find_map(|name| object.get(*name)?.as_str())
 }
 
@@ -187,7 +187,7 @@ fn record(value: &Value) -> Option<RunRecord> {
 
 /// What a user said: text, and of media what a model can be shown. The rest is named in words, so that it is not lost
 /// without a trace.
-fn user_parts(content: &Value) -> Vec<ContentPart> {
+pub(super) fn user_parts(content: &Value) -> Vec<ContentPart> {
     match content {
         Value::String(text) => vec![ContentPart::text(text)],
         Value::Array(parts) => parts.iter().filter_map(|part| user_part(part.as_object()?)).collect(),
@@ -195,7 +195,7 @@ fn user_parts(content: &Value) -> Vec<ContentPart> {
     }
 }
 
-fn user_part(part: &Map<String, Value>) -> Option<ContentPart> {
+pub(super) fn user_part(part: &Map<String, Value>) -> Option<ContentPart> {
     let kind = text(part, &["type"])?;
     let (data, mime) = match kind {
         "text" => return text(part, &["text"]).map(ContentPart::text),

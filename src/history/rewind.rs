@@ -353,11 +353,11 @@ impl History {
         self.moved = true;
     }
 
-    /// Begins with the items of a snapshot.
-    pub fn restore(&mut self, log: ThreadId, items: u64, snapshot: &Snapshot) {
-        let base = Span { thread: log, epoch: Epoch(0), from: Seq(0), to: Seq(items) };
-        let base = vec![base].into_iter().filter(|_| items > 0).collect();
-        self.inherit(ForkPoint { base, next_turn: snapshot.next_turn, turn_id: None });
+    /// Begins with items of a snapshot, in the log `epoch`; the last one is of the turn that `turn_id` names.
+    pub fn restore(&mut self, epoch: Epoch, base: Vec<Span>, snapshot: &Snapshot, turn_id: Option<ItemId>) {
+        let items: u64 = base.iter().map(|span| span.to.0.saturating_sub(span.from.0)).sum();
+        self.epoch = epoch;
+        self.inherit(ForkPoint { base, next_turn: snapshot.next_turn, turn_id });
         self.prune = snapshot.prune;
         self.clamp_prune();
         self.images_out = snapshot.images_out.clone();

@@ -32,7 +32,7 @@ pub(super) async fn current(store: &dyn Store, thread: &ThreadId) -> Result<View
 
 fn shown(loaded: &Loaded) -> Vec<Message> {
     let Some(meta) = &loaded.meta else { return Vec::new() };
-    let mut messages = convert::messages(&place(meta.logs(), &loaded.items));
+    let mut messages = convert::messages(&place(&meta.thread, meta.logs(), &loaded.items));
     let asked = meta.pending.iter().filter(|call| call.needs_consent());
     let asked = asked.filter_map(|call| loaded.choices.iter().find(|row| row.id == call.call.permission()));
     let interrupts: Vec<Value> = asked
@@ -80,7 +80,8 @@ pub(in crate::http) async fn messages(
             let mut views = Vec::new();
             if let Some(meta) = &meta {
                 let branches = load_branches(store, meta, MAX_BRANCH_ITEMS).await?;
-                let left = branches.iter().map(|branch| place(branch.logs.into_iter(), branch.items));
+                let left =
+                    branches.iter().map(|branch| place(&thread, branch.logs.into_iter(), branch.items));
                 views.extend(left.map(|items| convert::messages(&items)));
                 views.push(current(store, &thread).await?.messages);
             }
