@@ -31,6 +31,7 @@ use dormouse::model::scripted::ScriptedModel;
 use dormouse::rap::CallbackDeps;
 use dormouse::store::ConversationStore;
 use dormouse::store::dynamodb::{DynamoStore, create_table};
+use dormouse::thread::{Redaction, delete, redact};
 use serde_json::{Value, json};
 use support::{Outbox, tokens};
 use world::{Delivery, World};
@@ -319,7 +320,7 @@ async fn h4_a_client_goes_on_where_it_stands_in_what_it_has_imported() {
 }
 
 #[tokio::test]
-async fn h4_ids_that_dormouse_has_given_elsewhere_are_known_and_given_anew() {
+async fn h4_ids_that_dormouse_has_given_elsewhere_are_known_and_not_given_again() {
     let front = Front::new(Access::Loopback).await;
     // A thread whose user speaks without ids of their own.
     for text in ["say one", "say two"] {
@@ -337,9 +338,33 @@ async fn h4_ids_that_dormouse_has_given_elsewhere_are_known_and_given_anew() {
     let here = [user("i0-1", ""), shows("i0-2"), user("i0-3", ""), shows("i0-4"), user("u1", "seen")];
     front.turn("copy", "r1", json!(here)).await;
     assert_eq!(front.story("copy").await.last().unwrap(), "assistant: seen: say one|say two");
-    assert_eq!(front.epoch("copy").await, Epoch(0), "nothing was cut");
-    let ids = ids(&front.export("copy").await);
-    assert_eq!(ids, ["f1-i0-1", "f1-i0-2", "f1-i0-3", "f1-i0-4", "u1", "i0-2"], "no two are one");
+    assert_eq!(front.epoch("copy").await, Epoch(1), "nothing was cut");
+    let copy = front.export("copy").await;
+    assert_eq!(
+        ids(&copy),
+        ["i0-1", "i0-2", "i0-3", "i0-4", "u1", "i1-2"],
+        "no two are one, here or in its client"
+    );
+    let listed = front.get("../threads/copy/branches").await;
+    assert_eq!(listed["branches"].as_array().unwrap().len(), 1, "there is no other branch: {listed}");
+    // Ids of inherited places are known as well, and given anew: here they are those of other items.
+    let mut odd = copy;
+    for (at, id) in ["f1-i0-3", "f1-i0-1", "i99999-1"].iter().enumerate() {
+        odd["messages"][at]["message"]["id"] = json!(id);
+        odd["messages"][at + 1]["parentId"] = json!(id);
+    }
+    front.import("odd", &odd).await;
+    let here = [
+        user("f1-i0-3", ""),
+        shows("f1-i0-1"),
+        user("i99999-1", ""),
+        shows("i0-4"),
+        user("u1", ""),
+        user("u2", "seen"),
+    ];
+    front.turn("odd", "r1", json!(here)).await;
+    let ids = ids(&front.export("odd").await);
+    assert_eq!(ids, ["f1-i0-1", "f1-i0-2", "i99999-1", "i0-4", "u1", "i1-2", "u2", "i2-2"], "no two are one");
 }
 
 #[tokio::test]
@@ -459,6 +484,23 @@ async fn h4_an_import_makes_a_new_thread_and_only_for_its_owner() {
     let items = front.store().load(&"t".into(), &[]).await.unwrap().items;
     assert!(items.iter().all(|item| item.facts.user.as_deref() == Some("ann")), "she acts for nobody else");
     assert_eq!(front.store().meta(&"t".into()).await.unwrap().unwrap().owner.as_deref(), Some("ann"));
+}
+
+#[tokio::test]
+async fn a_hidden_branch_of_an_import_is_redacted_and_deleted_with_its_thread() {
+    let front = Front::new(Access::Loopback).await;
+    let mut body = browser();
+    body["messages"][5]["message"]["content"][0]["text"] = json!("the secret-42");
+    front.import("t", &body).await;
+    let thread = ThreadId::from("t");
+    let store = &front.world.store;
+    assert_eq!(redact(store, &thread, &Redaction::Text("secret-42".into())).await.unwrap(), 1);
+    let export = front.export("t").await.to_string();
+    assert!(export.contains("the [redacted]") && !export.contains("secret-42"), "{export}");
+    let log = store.meta(&thread).await.unwrap().unwrap().base[0].thread.clone();
+    front.world.done(&front.world.message(&InputMessage::plain("t".into(), InputContent::Close))).await;
+    delete(store, &thread).await.unwrap();
+    assert!(store.log(&log, Epoch(0)).await.unwrap().items.is_empty());
 }
 
 #[tokio::test]

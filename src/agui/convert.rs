@@ -62,11 +62,11 @@ pub fn place<'a, 'b>(
 }
 
 impl Placed<'_> {
-    /// Its id for clients: the one it was given by its own client, else that of its place. One that was imported with an
-    /// id as dormouse makes them has that of its place as well: in this thread that id is another item's.
+    /// Its id for clients: the one it was given by its own client, else that of its place. One that was imported with the
+    /// id of an inherited place has that of its own place as well: in this thread that id may be another item's.
     pub fn id(&self) -> String {
         match client_id(self.item) {
-            Some(id) if self.ancestor == 0 || !is_place_id(id) => id.to_owned(),
+            Some(id) if self.ancestor == 0 || !is_inherited_place(id) => id.to_owned(),
             Some(_) | None => self.place_id(),
         }
     }
@@ -91,14 +91,18 @@ impl Placed<'_> {
     }
 }
 
-/// Whether an id looks like one that dormouse makes of a place: `i0-3`, or `f1-i0-3` of what is inherited.
-fn is_place_id(id: &str) -> bool {
-    let number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    let inherited = id.strip_prefix('f').and_then(|id| id.split_once('-'));
-    let place = inherited.filter(|(ancestor, _)| number(ancestor)).map_or(id, |(_, place)| place);
-    // Behind the seq may be what else there is at a place: its reasoning, a later attempt.
-    let place = place.strip_prefix('i').and_then(|place| place.split_once('-'));
-    place.is_some_and(|(epoch, seq)| number(epoch) && seq.starts_with(|c: char| c.is_ascii_digit()))
+/// The epoch in an id that dormouse has made of a place, in whatever thread: `i0-3`, also with what else there is at a
+/// place behind it, such as its reasoning.
+pub(super) fn place_epoch(id: &str) -> Option<u32> {
+    let (epoch, seq) = id.strip_prefix('i')?.split_once('-')?;
+    let is_number = |text: &str| text.starts_with(|c: char| c.is_ascii_digit());
+    (is_number(epoch) && is_number(seq)).then(|| epoch.parse().ok()).flatten()
+}
+
+/// Whether an id is as those of inherited places are: `f1-i0-3`.
+fn is_inherited_place(id: &str) -> bool {
+    let place = id.strip_prefix('f').and_then(|id| id.split_once('-'));
+    place.is_some_and(|(ancestor, place)| ancestor.parse::<usize>().is_ok() && place_epoch(place).is_some())
 }
 
 /// For each item, the index at which its response begins, if it is of one. A response is a run of model output.

@@ -25,7 +25,9 @@ pub struct Planted {
     pub items: Vec<Item>,
     /// Of each branch the pieces of the log that it is made of; the one to go on in last.
     pub branches: Vec<Vec<Piece>>,
-    /// The index of the next turn in that one.
+    /// The epoch of the first of them.
+    pub first: Epoch,
+    /// The index of the next turn in the last one.
     pub next_turn: u32,
 }
 
@@ -52,7 +54,7 @@ impl Planted {
                 )
             })
             .collect();
-        serde_json::to_string(&(items, &self.branches)).expect("bug: texts and numbers serialise")
+        serde_json::to_string(&(items, &self.branches, self.first)).expect("bug: texts and numbers serialise")
     }
 }
 
@@ -89,7 +91,7 @@ impl Repository {
             next_turn = before.map_or(0, |place| place.next_turn);
             branches.push(pieces);
         }
-        Ok(Planted { items: bed.items, branches, next_turn })
+        Ok(Planted { items: bed.items, branches, first: self.first, next_turn })
     }
 }
 

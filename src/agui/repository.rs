@@ -5,14 +5,19 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use serde_json::{Map, Value};
 
+use super::convert::place_epoch;
 use super::records::{self, CallResult, Part, Record};
 use super::wire::{MAX_ID_CHARS, OPTIMISTIC, text};
-use crate::message::{ContentPart, json};
+use crate::message::{ContentPart, Epoch, json};
 
 /// Messages of one import.
 pub const MAX_MESSAGES: usize = 10_000;
 /// Branches of one import: as many as clients are shown of a thread.
 pub const MAX_BRANCHES: usize = 64;
+
+/// The newest epoch in ids of another thread that is made room for: a thread that begins with a later one costs a look at each
+/// before it, now and then.
+pub const MAX_FOREIGN_EPOCH: u32 = 1_000;
 
 /// Why a body is no conversation that can be imported. Each is a 400.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -43,6 +48,9 @@ pub struct Repository {
     pub(super) messages: Vec<Kept>,
     /// The last message of each branch, by index; that to go on in last.
     pub(super) branches: Vec<usize>,
+    /// The epoch of the first branch: newer than any that an id names which dormouse has given in another thread. Its
+    /// client knows these ids, so they are none for what is said from here on.
+    pub(super) first: Epoch,
 }
 
 /// A message of it.
@@ -96,6 +104,9 @@ impl Repository {
                 read.push(message);
             }
         }
+        let epochs = read.iter().filter_map(|message| place_epoch(&message.id));
+        let newest = epochs.filter(|epoch| *epoch <= MAX_FOREIGN_EPOCH).max();
+        let first = Epoch(newest.map_or(0, |epoch| epoch + 1));
         let head = value.get("headId").filter(|head| !head.is_null());
         let (mut messages, head) = match names_parents.then(|| parents(&read, head)).flatten() {
             Some((parents, head)) => {
@@ -107,7 +118,8 @@ impl Repository {
         fold_results(&mut messages);
         let head = leave_out(&mut messages, head);
         join_responses(&mut messages, head);
-        branches(messages, head)
+        let (messages, branches) = branches(messages, head)?;
+        Ok(Self { messages, branches, first })
     }
 }
 
@@ -369,7 +381,7 @@ fn join_responses(messages: &mut [Kept], head: Option<usize>) {
 
 /// A branch for each message that nothing follows, in an order that keeps that of siblings. The head's is the last one: once
 /// more, where others stand behind it.
-fn branches(messages: Vec<Kept>, head: Option<usize>) -> Result<Repository, ImportError> {
+fn branches(messages: Vec<Kept>, head: Option<usize>) -> Result<(Vec<Kept>, Vec<usize>), ImportError> {
     let head = head.ok_or(ImportError::Nothing)?;
     let mut followers: Vec<Vec<usize>> = vec![Vec::new(); messages.len()];
     let mut next = Vec::new();
@@ -393,5 +405,5 @@ fn branches(messages: Vec<Kept>, head: Option<usize>) -> Result<Repository, Impo
     if branches.last() != Some(&head) {
         branches.push(head);
     }
-    Ok(Repository { messages, branches })
+    Ok((messages, branches))
 }

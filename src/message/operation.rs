@@ -76,6 +76,9 @@ pub struct Import {
     /// Branches, each as the pieces of the log that it is made of; the one to go on in last. Empty: all of it is one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub branches: Vec<Vec<Piece>>,
+    /// The epoch of the first branch.
+    #[serde(default, skip_serializing_if = "Epoch::is_first")]
+    pub first: Epoch,
 }
 
 /// A piece of a log.

@@ -2,7 +2,7 @@
 
 use super::prepare::PrepareResult;
 use super::{Runtime, SliceError, runs};
-use crate::agui::repository::MAX_BRANCHES;
+use crate::agui::repository::{MAX_BRANCHES, MAX_FOREIGN_EPOCH};
 use crate::history::rewind::MAX_SPANS;
 use crate::history::snapshot::{Snapshot, is_snapshot_log};
 use crate::history::{Accepted, Arrival, History};
@@ -109,7 +109,10 @@ pub(super) async fn import(
     }
     let is_whole = |piece: &Piece| piece.from < piece.to && piece.to.0 <= stored;
     let is_branch = |pieces: &Vec<Piece>| pieces.len() <= MAX_SPANS && pieces.iter().all(is_whole);
-    if import.branches.len() > MAX_BRANCHES + 1 || !import.branches.iter().all(is_branch) {
+    if import.first.0 > MAX_FOREIGN_EPOCH + 1
+        || import.branches.len() > MAX_BRANCHES + 1
+        || !import.branches.iter().all(is_branch)
+    {
         return refused("its branches are not made of its items".to_owned());
     }
     let agent = match runtime.agents.knows(&snapshot.agent) {

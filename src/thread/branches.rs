@@ -93,6 +93,10 @@ pub async fn load_branches<S: ConversationStore + ?Sized>(
             break;
         }
         let log = store.log(&meta.thread, epoch).await?;
+        if log.items.is_empty() && log.base.is_empty() {
+            // An import may begin with a later one.
+            continue;
+        }
         read += log.items.len();
         branches.logs.insert((meta.thread.clone(), epoch), log.items);
         for span in &log.base {
@@ -153,7 +157,7 @@ pub async fn store_snapshot<S: ConversationStore + ?Sized>(
     let (log, rows) = (snapshot.log(), snapshot.rows());
     store.put_log(&log, &rows).await?;
     let items = rows.len() as u64;
-    Ok(Import { log, items, thread: snapshot.without_items(), branches: Vec::new() })
+    Ok(Import { log, items, thread: snapshot.without_items(), branches: Vec::new(), first: Epoch(0) })
 }
 
 impl HistoryManager {
@@ -172,7 +176,7 @@ impl HistoryManager {
         let bases = branches
             .iter()
             .map(|pieces| pieces.iter().filter(|piece| piece.from < piece.to).map(span).collect());
-        self.branches = (0..).map(Epoch).zip(bases).collect();
+        self.branches = (import.first.0..).map(Epoch).zip(bases).collect();
         let (epoch, base) = self.branches.pop().unwrap_or_default();
         let last = base.last().and_then(|span| items.iter().rfind(|item| item.seq == span.to));
         self.history.restore(epoch, base, &snapshot, last.and_then(|item| item.facts.turn_id.clone()));

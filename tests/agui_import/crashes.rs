@@ -31,6 +31,7 @@ async fn posted(world: &World) -> Delivery {
             items: planted.items.len() as u64,
             thread: Snapshot::of(&meta, &[]).without_items(),
             branches: planted.branches,
+            first: planted.first,
         }),
     ))
 }

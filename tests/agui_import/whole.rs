@@ -263,7 +263,7 @@ fn a_large_import_costs_no_more_than_it_is_long() {
         (json!({ "messages": unsent }), Err(ImportError::Nothing)),
         (json!({ "messages": combs }), Ok(63)),
         (json!(same), Ok(1)),
-        (json!([{ "role": "assistant", "toolCalls": vec![call.clone(); 50_000] }]), Ok(1)),
+        (json!([{ "role": "assistant", "toolCalls": vec![call; 50_000] }]), Ok(1)),
     ] {
         let planted = Repository::read(&body).and_then(|repository| repository.plant(&"log".into(), None, 7));
         assert_eq!(planted.map(|planted| planted.branches.len()), branches);

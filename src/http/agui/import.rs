@@ -92,5 +92,6 @@ fn content(log: ThreadId, planted: Planted, thread: &ThreadId, agent: String) ->
         items: planted.items.len() as u64,
         thread: Snapshot::of(&meta, &[]).without_items(),
         branches: planted.branches,
+        first: planted.first,
     })
 }
