@@ -43,6 +43,11 @@ async fn assistant_ui() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn assistant_ui_brings_what_only_it_has() {
+    drive("assistant-ui-import.mjs", &[]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn copilot_kit() {
     drive("copilotkit.mjs", &[]).await;
 }

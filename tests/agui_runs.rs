@@ -131,7 +131,7 @@ async fn listed(world: &World) -> Vec<String> {
 async fn listed_of(world: &World, thread: &ThreadId) -> Vec<String> {
     let loaded = world.store.load(thread, &[]).await.unwrap();
     let meta = loaded.meta.unwrap();
-    messages(&place(meta.logs(), &loaded.items))
+    messages(&place(&meta.thread, meta.logs(), &loaded.items))
         .iter()
         .map(|message| {
             let value: Value = serde_json::to_value(message).unwrap();

@@ -115,7 +115,7 @@ impl RunInput {
         let resume = input.get("resume").and_then(Value::as_array);
         let resume = resume.map(|answers| answers.iter().map(resume_answer).collect());
         let records = messages.iter().filter_map(record).collect();
-        let state = if says_something(input.get("state")) { state(&text_of_body)? } else { None };
+        let state = state(&text_of_body, input.get("state"))?;
         let request = RunRequest { run: run_id.clone(), records, append, resume, state };
         let config = RunConfig {
             tools: list("tools").iter().filter_map(client_tool).collect(),
@@ -134,11 +134,14 @@ fn says_something(state: Option<&Value>) -> bool {
     }
 }
 
-/// The state of a request as it was sent: numbers keep their spelling.
-fn state(body: &str) -> Result<Option<RawJson>, WireError> {
+/// The state in a body, which was `read` already, as it was sent: numbers keep their spelling.
+pub(super) fn state(body: &str, read: Option<&Value>) -> Result<Option<RawJson>, WireError> {
     #[derive(serde::Deserialize)]
     struct Shared {
         state: RawJson,
+    }
+    if !says_something(read) {
+        return Ok(None);
     }
     let Shared { state } = serde_json::from_str(body).map_err(|e| WireError::NotJson(e.to_string()))?;
     match state.get().len() {
@@ -148,7 +151,7 @@ fn state(body: &str) -> Result<Option<RawJson>, WireError> {
 }
 
 /// The first of some spellings of a field, if it is text.
-fn text<'a>(object: &'a Map<String, Value>, names: &[&str]) -> Option<&'a str> {
+pub(super) fn text<'a>(object: &'a Map<String, Value>, names: &[&str]) -> Option<&'a str> {
     names.iter().find_map(|name| object.get(*name)?.as_str())
 }
 
@@ -221,7 +224,7 @@ fn record(value: &Value) -> Option<RunRecord> {
 
 /// What a user said: text, and of media what a model can be shown. The rest is named in words, so that it is not lost
 /// without a trace.
-fn user_parts(content: &Value) -> Vec<ContentPart> {
+pub(super) fn user_parts(content: &Value) -> Vec<ContentPart> {
     match content {
         Value::String(text) => vec![ContentPart::text(text)],
         Value::Array(parts) => parts.iter().filter_map(|part| user_part(part.as_object()?)).collect(),
@@ -229,7 +232,7 @@ fn user_parts(content: &Value) -> Vec<ContentPart> {
     }
 }
 
-fn user_part(part: &Map<String, Value>) -> Option<ContentPart> {
+pub(super) fn user_part(part: &Map<String, Value>) -> Option<ContentPart> {
     let kind = text(part, &["type"])?;
     let (data, mime) = match kind {
         "text" => return text(part, &["text"]).map(ContentPart::text),

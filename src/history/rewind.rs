@@ -358,18 +358,25 @@ impl History {
         self.moved = true;
     }
 
-    /// Begins with the items of a snapshot, which are those of `log`.
-    pub fn restore(&mut self, log: ThreadId, items: &[Item], snapshot: &Snapshot) {
-        let state = items.iter().rfind(|item| item.body.state().is_some());
-        let state = state.map(|item| Position { thread: log.clone(), epoch: Epoch(0), seq: item.seq });
-        let items = items.len() as u64;
-        let base = Span { thread: log, epoch: Epoch(0), from: Seq(0), to: Seq(items) };
-        let base: Vec<Span> = vec![base].into_iter().filter(|_| items > 0).collect();
-        self.inherit(ForkPoint { base, next_turn: snapshot.next_turn, turn_id: None, state });
+    /// Begins with items of a snapshot, in the log `epoch`. `items` are those of the snapshot's log.
+    pub fn restore(&mut self, epoch: Epoch, base: Vec<Span>, snapshot: &Snapshot, items: &[Item]) {
+        let count: u64 = base.iter().map(|span| span.to.0.saturating_sub(span.from.0)).sum();
+        let is_shown = |item: &&Item| base.iter().any(|span| item.seq > span.from && item.seq <= span.to);
+        let position = |span: &Span, item: &Item| Position {
+            thread: span.thread.clone(),
+            epoch: span.epoch,
+            seq: item.seq,
+        };
+        let state = items.iter().filter(is_shown).rfind(|item| item.body.state().is_some());
+        let state = state.zip(base.last()).map(|(item, span)| position(span, item));
+        let last = base.last().and_then(|span| items.iter().rfind(|item| item.seq == span.to));
+        let turn_id = last.and_then(|item| item.facts.turn_id.clone());
+        self.epoch = epoch;
+        self.inherit(ForkPoint { base, next_turn: snapshot.next_turn, turn_id, state });
         self.prune = snapshot.prune;
         self.clamp_prune();
         self.images_out = snapshot.images_out.clone();
-        self.images_out.before = self.images_out.before.min(items);
+        self.images_out.before = self.images_out.before.min(count);
     }
 
     fn drop_parked(&mut self, waiting: Waiting) {

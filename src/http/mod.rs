@@ -109,6 +109,7 @@ fn routes() -> Vec<(&'static str, &'static str, MethodRouter<HttpDeps>)> {
         ("post", "/agui/agent/{agent}/stop/{thread}", post(agui::stop)),
         ("get", "/agui/info", get(agui::info)),
         ("get", "/agui/threads/{thread}/messages", get(agui::messages)),
+        ("post", "/agui/threads/{thread}/messages", post(agui::import)),
     ]
 }
 

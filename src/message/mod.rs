@@ -28,7 +28,7 @@ pub use item::{
     SyntheticReason, SystemItem, ToolCallItem, ToolResultItem, UserItem,
 };
 pub use json::RawJson;
-pub use operation::{Compact, CompactionReport, Fork, Import, Rewind, RewindTarget, Seen, Then};
+pub use operation::{Compact, CompactionReport, Fork, Import, Piece, Rewind, RewindTarget, Seen, Then};
 pub use output::{OutputKind, OutputMessage, TypedOutput};
 pub use recurrence::{Firing, Recurrence, RecurrenceError, instant};
 pub use run::{ResumeAnswer, RunRecord, RunRequest};

@@ -98,8 +98,9 @@ pub(super) async fn start(
     let before = manager.run().filter(|run| **run != request.run).map(str::to_owned);
     let branches = load_branches(&*runtime.store, manager.meta(), MAX_BRANCH_ITEMS).await?;
     let (decision, running) = {
-        let mut views: Vec<View<'_>> = branches.iter().map(view).collect();
-        let items = place(manager.meta().logs(), manager.history().committed());
+        let thread = manager.history().thread();
+        let mut views: Vec<View<'_>> = branches.iter().map(|branch| view(thread, branch)).collect();
+        let items = place(thread, manager.meta().logs(), manager.history().committed());
         let running = branch::running(&items);
         views.push(View { epoch: manager.meta().epoch, items });
         (decide(&views, request), running)
@@ -268,8 +269,8 @@ fn is_stale(request: &RunRequest, decision: &Decision, running: Option<&str>) ->
     goes_on && !running.is_some_and(|running| branch::knows(request, running))
 }
 
-fn view(branch: Branch<'_>) -> View<'_> {
-    View { epoch: branch.epoch, items: place(branch.logs.into_iter(), branch.items) }
+fn view<'a>(thread: &ThreadId, branch: Branch<'a>) -> View<'a> {
+    View { epoch: branch.epoch, items: place(thread, branch.logs.into_iter(), branch.items) }
 }
 
 /// Goes on where the request stands; says why that cannot be, fit for the user.

@@ -154,7 +154,11 @@ impl HistoryManager {
             subscriptions: plan.subscriptions.clone(),
             ..Commit::new(expect, meta.clone(), now_ms)
         };
-        commit.left = (self.exists && meta.epoch != self.meta.epoch).then(|| self.meta.base.clone());
+        commit.left = match self.exists {
+            true if meta.epoch != self.meta.epoch => vec![(self.meta.epoch, self.meta.base.clone())],
+            true => Vec::new(),
+            false => self.branches.clone(),
+        };
         if last_chunk {
             commit.children.clone_from(&self.children);
             commit.open_children = i32::try_from(self.children.len()).unwrap_or(i32::MAX);

@@ -48,7 +48,7 @@ pub(super) async fn current(store: &dyn Store, thread: &ThreadId) -> Result<View
 
 fn shown(loaded: &Loaded, interrupts: &[Interrupt]) -> Vec<Message> {
     let Some(meta) = &loaded.meta else { return Vec::new() };
-    let mut messages = convert::messages(&place(meta.logs(), &loaded.items));
+    let mut messages = convert::messages(&place(&meta.thread, meta.logs(), &loaded.items));
     // Otherwise a page that is loaded anew would not know of the pause.
     let last = messages.iter_mut().rev().find_map(|message| match message {
         Message::Assistant { metadata, .. } => Some(metadata),
@@ -91,7 +91,8 @@ pub(in crate::http) async fn messages(
                     Some(meta) => load_branches(store, meta, MAX_BRANCH_ITEMS).await?,
                     None => Branches::default(),
                 };
-                let left = branches.iter().map(|branch| place(branch.logs.into_iter(), branch.items));
+                let left =
+                    branches.iter().map(|branch| place(&thread, branch.logs.into_iter(), branch.items));
                 let left = left.map(|items| convert::messages(&items));
                 repository(&left.chain([view.messages]).collect::<Vec<_>>())
             }
