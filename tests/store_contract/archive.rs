@@ -265,10 +265,13 @@ pub async fn the_oldest_threads_are_listed_first_and_only_those_before_a_time(be
         assert_eq!(bed.commit(make.clone()).await, Committed::Done);
         made.push(make.meta.thread);
     }
-    let names = |limit| async move {
-        let found = bed.archive.oldest_threads(1_008_000, limit).await.unwrap();
+    let names = |from, limit| async move {
+        let found = bed.archive.oldest_threads(from, 1_008_000, limit).await.unwrap();
         found.into_iter().map(|thread| thread.thread).collect::<Vec<_>>()
     };
-    assert_eq!(names(100).await, made[..8]);
-    assert_eq!(names(3).await, made[..3]);
+    assert_eq!(names(0, 100).await, made[..8]);
+    assert_eq!(names(0, 3).await, made[..3]);
+    assert_eq!(names(1_002_000, 3).await, made[2..5], "page by page");
+    assert_eq!(names(1_007_001, 3).await, []);
+    assert_eq!(names(1_008_000, 3).await, []);
 }
