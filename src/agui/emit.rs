@@ -182,7 +182,8 @@ impl Stream {
 
     /// What the client does not have of the state yet: all of it at first, then what has changed, where that is less.
     pub fn share(&mut self, state: &str) -> Option<Event> {
-        let raw = RawJson::parse(state).ok()?;
+        // It goes out as it stands, and a line break would end its frame.
+        let raw = RawJson::parse(state).ok()?.on_one_line();
         let new = serde_json::from_str::<Value>(state).ok()?;
         let snapshot = || Event::StateSnapshot { snapshot: raw.clone() };
         let event = match &self.state {

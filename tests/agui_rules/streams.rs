@@ -288,6 +288,12 @@ fn frames_hold_no_line_break_but_their_own() {
         assert!(frame.starts_with("data: {") && frame.ends_with("}\n\n"), "{frame:?}");
         assert!(!frame.contains('\r') && !frame.trim_end().contains('\n'), "{frame:?}");
     }
+    let laid_out = "{\r\n  \"a\": \"x\\ny\",\n\n  \"b\": 1.50\n}";
+    let events = stream.show(&Piece::State { state: laid_out.to_owned() });
+    assert_eq!(
+        events[0].frame(),
+        "data: {\"type\":\"STATE_SNAPSHOT\",\"snapshot\":{    \"a\": \"x\\ny\",    \"b\": 1.50 }}\n\n"
+    );
 }
 
 #[test]
