@@ -4,7 +4,7 @@
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use crate::message::{ContentPart, ImageData, ResumeAnswer, RunRecord, RunRequest, json};
+use crate::message::{ContentPart, ImageData, RawJson, ResumeAnswer, RunRecord, RunRequest, json};
 
 /// Messages of one request: a bound on what is looked at, far above any conversation a browser holds.
 const MAX_MESSAGES: usize = 20_000;
@@ -285,6 +285,11 @@ pub enum Event {
     },
     MessagesSnapshot {
         messages: Vec<Message>,
+    },
+    Custom {
+        name: &'static str,
+        /// JSON without line breaks: it goes out as it stands.
+        value: RawJson,
     },
     ReasoningStart {
         message_id: String,

@@ -6,9 +6,11 @@
 //! |---|---|
 //! | `tail` | a run's rows as a stream of events |
 //! | `views` | a thread as messages |
+//! | `watch` | what tools show meanwhile, as events |
 
 mod tail;
 mod views;
+mod watch;
 
 use std::time::Duration;
 
