@@ -4,8 +4,7 @@
 use async_trait::async_trait;
 
 use super::prepare::PrepareResult;
-use super::questions::{self, Question};
-use super::{Runtime, SliceError, resume};
+use super::{Runtime, SliceError, questions, resume};
 use crate::agui::branch::{self, Cut, Decision, DecisionKind, View, decide};
 use crate::agui::convert::{place, said};
 use crate::agui::emit::End;
@@ -288,5 +287,5 @@ pub(super) fn outcome(manager: &HistoryManager) -> Option<End> {
         // One whose question waits for its turn will be asked.
         return open.iter().all(|call| in_client(call)).then_some(End::Finished);
     }
-    Some(End::Interrupted { interrupts: asked.iter().map(Question::interrupt).collect() })
+    Some(End::Interrupted { interrupts: questions::told(&asked) })
 }

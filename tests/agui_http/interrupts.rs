@@ -8,11 +8,15 @@ use super::*;
 const AUTH_URL: &str = "https://idp.example/authorize";
 
 fn choice(call: &CallId) -> InputContent {
+    choice_of(call, vec!["a".to_owned(), "b".to_owned()])
+}
+
+fn choice_of(call: &CallId, choices: Vec<String>) -> InputContent {
     InputContent::UserChoiceRequired(UserChoiceRequired {
         id: call.clone(),
         call_id: None,
         prompt: "Which one?".to_owned(),
-        choices: vec!["a".to_owned(), "b".to_owned()],
+        choices,
         default: 0,
         response_url: "https://b.example/answer".to_owned(),
     })
@@ -173,4 +177,25 @@ async fn r15_an_interrupt_behind_several_assistant_messages_is_the_last_ones() {
         })
         .collect();
     assert_eq!(shown, [(&json!("one"), false), (&json!("two"), true)]);
+}
+
+#[tokio::test]
+async fn i7_a_question_as_large_as_a_callback_is_asked_in_full_and_the_threads_state_stays_small() {
+    let front = Front::new(Access::Loopback).await;
+    let thread = ThreadId::from("t");
+    let choices: Vec<String> = (0..5_000).map(|n| format!("{n} {}", "x".repeat(200))).collect();
+    let posted = input("t", "r1", json!([user("u1", r#"look echo {"k":1}"#)]));
+    let (events, ()) = tokio::join!(front.run(&posted), async {
+        while front.outbox.sent().is_empty() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        front.work().await;
+        let call = front.world.runtime.store.meta(&thread).await.unwrap().unwrap().pending.remove(0).call;
+        let question = InputMessage::plain(thread.clone(), choice_of(&call, choices.clone()));
+        front.world.done(&front.world.message(&question)).await;
+    });
+    let told = interrupts(events.last().unwrap());
+    assert_eq!(told[0]["responseSchema"]["properties"]["selected"]["enum"], json!(choices));
+    let row = front.world.store.run(&thread, "r1").await.unwrap().unwrap();
+    assert!(row.end.as_ref().unwrap().len() < 1_000, "{:?}", row.end);
 }

@@ -147,7 +147,7 @@ impl Tail {
                 }
                 tokio::time::sleep(pause).await;
             };
-            let end = self.with_addresses(end).await;
+            let end = self.in_full(end).await;
             let messages = match &end {
                 End::Unchanged => self.messages().await,
                 End::Finished | End::Interrupted { .. } | End::Failed { .. } => Vec::new(),
@@ -182,13 +182,13 @@ impl Tail {
         }
     }
 
-    /// Where to consent is kept with the open question alone, not with how the run ended.
-    async fn with_addresses(&self, end: End) -> End {
+    /// Where to consent, and what is large, is kept with the open question alone, not with how the run ended.
+    async fn in_full(&self, end: End) -> End {
         let End::Interrupted { interrupts } = end else { return end };
-        match views::with_addresses(&*self.store, &self.thread, interrupts.clone()).await {
+        match views::in_full(&*self.store, &self.thread, interrupts.clone()).await {
             Ok(interrupts) => End::Interrupted { interrupts },
             Err(error) => {
-                tracing::warn!(thread = %self.thread, %error, "a client is not told where to consent");
+                tracing::warn!(thread = %self.thread, %error, "a client is not told all of what is asked");
                 End::Interrupted { interrupts }
             }
         }

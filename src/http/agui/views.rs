@@ -13,7 +13,7 @@ use crate::http::auth::Caller;
 use crate::http::threads::{path, query};
 use crate::http::{ApiError, HttpDeps};
 use crate::message::ThreadId;
-use crate::slice::questions::{OAUTH, interrupts};
+use crate::slice::questions::{interrupts, is_partial};
 use crate::store::{Loaded, Store, StoreError};
 use crate::thread::{MAX_BRANCH_ITEMS, load_branches};
 
@@ -26,12 +26,12 @@ pub(super) struct View {
 }
 
 /// Puts into interrupts that were written down what only their open questions know.
-pub(super) async fn with_addresses(
+pub(super) async fn in_full(
     store: &dyn Store,
     thread: &ThreadId,
     told: Vec<Interrupt>,
 ) -> Result<Vec<Interrupt>, StoreError> {
-    if told.iter().all(|interrupt| interrupt.reason != OAUTH) {
+    if !told.iter().any(is_partial) {
         return Ok(told);
     }
     let open = interrupts(&store.load(thread, &[]).await?);
