@@ -97,6 +97,9 @@ async fn recorded_streams_pass_every_published_verifier() {
         ("no-such-tool", "call nobody {}"),
         ("broken-arguments", "call srv_echo {"),
         ("guarded", r#"call srv_guarded {"k":2}"#),
+        ("question", "call srv_ask {}"),
+        ("consent", "call srv_consent {}"),
+        ("view", "call srv_view {}"),
         ("error", "fail boom"),
     ] {
         let body = keep(name, stream_of(&run, &input(name, "run", prompt)).await);
@@ -104,6 +107,16 @@ async fn recorded_streams_pass_every_published_verifier() {
             let finished = body.find("RUN_FINISHED").unwrap();
             assert!(body.find("TOOL_CALL_RESULT").is_some_and(|result| result < finished), "{body}");
         }
+        let expected = match name {
+            "guarded" => r#""reason":"tool_call""#,
+            "question" => r#""reason":"input_required""#,
+            "consent" => r#""metadata":{"authUrl":"https://idp.example/authorize"}"#,
+            "view" => {
+                r#""CUSTOM","name":"dormouse:view","value":{"view_type":"diff","content":{"patch":null"#
+            }
+            _ => "",
+        };
+        assert!(body.contains(expected), "{name}: {body}");
     }
     let replayed = keep("replay", stream_of(&run, &input("text", "run", "say something else")).await);
     assert_eq!(

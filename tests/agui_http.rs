@@ -38,7 +38,10 @@ struct Front {
 
 impl Front {
     async fn new(access: Access) -> Self {
-        let world = World::new(ScriptedModel::prompts());
+        Self::over(World::new(ScriptedModel::prompts()), access).await
+    }
+
+    async fn over(world: World, access: Access) -> Self {
         let outbox = Arc::new(Outbox::default());
         let callback = CallbackDeps {
             store: world.runtime.store.clone(),

@@ -111,6 +111,7 @@ async fn store() -> MemoryStore {
         synchronous: false,
         server: None,
         hold: None,
+        terms: Default::default(),
         parked: false,
         cause: Vec::new(),
         user: None,

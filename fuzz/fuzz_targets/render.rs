@@ -287,6 +287,7 @@ impl Pending {
             synchronous: self.synchronous,
             server: None,
             hold: None,
+            terms: Default::default(),
             parked: self.parked,
             cause: vec![MessageId::new("m")],
             user: None,

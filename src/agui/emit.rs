@@ -14,6 +14,9 @@ use serde_json::Value;
 use super::wire::{Event, Interrupt, Message, Outcome};
 use crate::message::RawJson;
 
+/// The name of the event that shows a tool's view.
+const VIEW: &str = "dormouse:view";
+
 /// Something that a run shows.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
@@ -235,6 +238,11 @@ impl Stream {
     /// Bytes that were sent of a message, if it still goes on.
     fn sent(&self, key: &(Kind, String)) -> usize {
         self.messages.get(key).filter(|opened| !opened.is_stale).map_or(0, |opened| opened.sent)
+    }
+
+    /// Something that a tool shows beside the conversation: it opens and closes nothing.
+    pub fn view(&self, value: RawJson) -> Event {
+        Event::Custom { name: VIEW, value }
     }
 
     /// Shows the client the whole list. Only where the client has none of this run's messages open.

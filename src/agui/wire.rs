@@ -324,6 +324,11 @@ pub enum Event {
     MessagesSnapshot {
         messages: Vec<Message>,
     },
+    Custom {
+        name: &'static str,
+        /// JSON without line breaks: it goes out as it stands.
+        value: RawJson,
+    },
     ReasoningStart {
         message_id: String,
     },

@@ -140,12 +140,16 @@ impl History {
 
     /// The arguments that a person has given a call in place of the model's own.
     pub fn edited_arguments(&self, call: &CallId) -> Option<&str> {
-        self.bodies().rev().find_map(|body| match body {
-            ItemBody::User(UserItem { edited: Some(edited), .. }) if &edited.call_id == call => {
-                Some(edited.arguments.as_str())
-            }
+        // Its note stands behind it.
+        let behind = self.bodies().rev().take_while(|body| match body {
+            ItemBody::ToolCall(item) => &item.call_id != call,
+            _ => true,
+        });
+        let mut edits = behind.filter_map(|body| match body {
+            ItemBody::User(user) => user.edited.as_ref(),
             _ => None,
-        })
+        });
+        edits.find(|edited| &edited.call_id == call).map(|edited| edited.arguments.as_str())
     }
 
     /// Gives an open call its one result, minted by the runtime or by a tool that ran inside the slice.

@@ -7,10 +7,12 @@
 //! | `import` | threads made of what a client kept |
 //! | `tail` | a run's rows as a stream of events |
 //! | `views` | a thread as messages |
+//! | `watch` | what tools show meanwhile, as events |
 
 mod import;
 mod tail;
 mod views;
+mod watch;
 
 use std::time::Duration;
 

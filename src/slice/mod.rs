@@ -20,6 +20,7 @@ mod prepare;
 pub(crate) mod questions;
 pub mod records;
 pub mod relay;
+mod resume;
 mod runs;
 mod schedules;
 mod seat;

@@ -18,10 +18,14 @@ use crate::thread::HistoryManager;
 const TOOL_CALL: &str = "tool_call";
 const INPUT_REQUIRED: &str = "input_required";
 /// A tool waits for consent at an address.
-pub(crate) const OAUTH: &str = "dormouse:oauth";
+const OAUTH: &str = "dormouse:oauth";
 
 /// The member of an interrupt's metadata that says where to consent.
 const AUTH_URL: &str = "authUrl";
+
+/// Bytes of interrupts that are written down with the end of a run, which META holds until it is sent: what a tool asks may
+/// be as large as a callback.
+const MAX_TOLD_BYTES: usize = 16 * 1024;
 
 /// An open question.
 #[derive(Clone, Debug, PartialEq)]
@@ -50,7 +54,25 @@ pub(crate) fn of(manager: &HistoryManager) -> Vec<Question> {
     waiting.flat_map(|call| asked_of(call, |id| manager.open_choice(id))).collect()
 }
 
-/// The same, as interrupts, of a thread as it is stored.
+/// As interrupts, for the end of a run: of those for which there is no room no more than their names. Whoever shows it looks
+/// the rest up.
+pub(crate) fn told(asked: &[Question]) -> Vec<Interrupt> {
+    let mut room = MAX_TOLD_BYTES;
+    let mut fits = |interrupt: &Interrupt| {
+        let bytes = serde_json::to_string(interrupt).map_or(usize::MAX, |text| text.len());
+        let left = room.checked_sub(bytes);
+        room = left.unwrap_or(room);
+        left.is_some()
+    };
+    let told = asked.iter().map(Question::interrupt);
+    told.map(|interrupt| match fits(&interrupt) {
+        true => interrupt,
+        false => Interrupt { message: None, response_schema: None, ..interrupt },
+    })
+    .collect()
+}
+
+/// Open questions as interrupts, of a thread as it is stored.
 pub(crate) fn interrupts(loaded: &Loaded) -> Vec<Interrupt> {
     let row = |id: &CallId| loaded.choices.iter().find(|row| &row.id == id);
     let pending = loaded.meta.iter().flat_map(|meta| &meta.pending).filter(|call| !call.parked);

@@ -87,7 +87,7 @@ fn tools_context_and_answers_are_kept() {
         "threadId": "t", "runId": "r", "messages": [],
         "tools": [{ "name": "a", "description": "" }, { "name": "" }, { "name": "b", "parameters": { "type": "object" } }],
         "context": [{ "description": "system", "value": "be kind" }, { "value": null }, { "value": { "k": 1 } }],
-        "resume": [{ "interruptId": "i", "status": "resolved", "payload": { "approved": true } }, { "status": "odd" }],
+        "resume": [{ "interruptId": "i", "status": "resolved", "payload": { "approved": true } }, { "interruptId": "j", "status": "odd" }],
         "forwardedProps": { "dormouse": { "mode": "append" } },
     }))
     .unwrap();

@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use super::StreamTime;
 use super::views::{View, current};
+use super::watch::{Run, Watch};
 use crate::agui::emit::{self, End, Piece};
 use crate::agui::wire::{Event, Message};
 use crate::message::ThreadId;
@@ -98,7 +99,7 @@ impl Tail {
     fn follow(self, mut stream: emit::Stream) -> impl Stream<Item = String> + Send + 'static {
         async_stream::stream! {
             let (mut cursor, mut failures) = (Cursor::default(), 0);
-            let (mut pause, mut shown_any) = (FIRST_PAUSE, false);
+            let (mut pause, mut shown_any, mut watch) = (FIRST_PAUSE, false, Watch::new());
             let began = Instant::now();
             let (mut renewed, mut said) = (began, began);
             let end = loop {
@@ -122,6 +123,11 @@ impl Tail {
                         said = Instant::now();
                         yield event.frame();
                     }
+                }
+                let is_over = look.row.as_ref().is_none_or(|row| row.state == RunState::Ended);
+                let state = if is_over { Run::IsOver } else { Run::GoesOn };
+                for view in watch.look(&*self.store, &self.thread, state).await {
+                    yield stream.view(view).frame();
                 }
                 match look.row {
                     Some(row) if row.state == RunState::Ended => break self.end_of(row, shown_any),
@@ -150,7 +156,7 @@ impl Tail {
             if let Some(event) = view.state.as_ref().and_then(|state| stream.share(state.get())) {
                 yield event.frame();
             }
-            let (end, messages) = (view.with_addresses(end), view.messages);
+            let (end, messages) = (view.in_full(end), view.messages);
             for event in stream.end(end, || messages) {
                 yield event.frame();
             }
@@ -181,7 +187,6 @@ impl Tail {
         }
     }
 
-    /// Where to consent is kept with the open question alone, not with how the run ended.
     async fn renew(&self) {
         let Some(runs) = self.store.runs() else { return };
         let now_ms = SystemClock.now_ms();

@@ -28,8 +28,8 @@ pub(super) struct View {
 }
 
 impl View {
-    /// Puts into interrupts that were written down what only their open questions know: where to consent.
-    pub(super) fn with_addresses(&self, end: End) -> End {
+    /// Puts into interrupts that were written down what only their open questions know: where to consent, and what is large.
+    pub(super) fn in_full(&self, end: End) -> End {
         let End::Interrupted { interrupts: told } = end else { return end };
         let as_open =
             |told: Interrupt| self.interrupts.iter().find(|open| open.id == told.id).cloned().unwrap_or(told);
