@@ -307,7 +307,8 @@ pub fn assemble(
         crate::tools::builtin::webhooks(tokens.clone(), config.webhook_secrets.keys().cloned().collect());
     let own = crate::tools::builtin::all(&store).into_iter().chain(waiting).chain([webhooks]);
     let builtins = own.chain(builtins).collect();
-    let tools = AgentTools::new(config.clone(), builtins, vec![Arc::new(rap), mcp.clone()]);
+    let tools = AgentTools::new(config.clone(), builtins, vec![Arc::new(rap), mcp.clone()])
+        .sharing(crate::tools::builtin::shared_state(&store));
     let agents = ConfiguredAgents::new(config.clone(), |model| {
         crate::model::provider(model, secrets.model_key(model)?)
     });

@@ -67,6 +67,9 @@ pub struct AgentConfig {
     pub tool_servers: Option<Vec<String>>,
     /// Bound on one response, in tokens; absent: the provider's own.
     pub max_output_tokens: Option<u32>,
+    /// Whether the agent reads and changes the state of an AG-UI client, with tools of its own; absent: no. The state is kept
+    /// either way.
+    pub shared_state: Option<bool>,
     /// Whether old tool results are shortened when the model's window fills; absent: yes.
     pub prune: Option<bool>,
     /// Summaries of what the model's window does not hold.
@@ -127,6 +130,9 @@ pub struct HttpConfig {
     /// Origins whose pages may use the routes of AG-UI clients; absent: all, since who may ask is decided by the token, which
     /// no browser sends by itself. Empty: what stands in front of the router says so.
     pub cors_origins: Option<Vec<String>>,
+    /// Whether the function URL that streams to AG-UI clients serves the inspector too, and the thread routes that it asks;
+    /// absent: no. `dormouse serve` has it always.
+    pub inspector: Option<bool>,
     /// Headers that these pages may send besides the usual ones.
     pub cors_headers: Vec<String>,
 }

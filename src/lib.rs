@@ -18,7 +18,7 @@
 //! | [`queue`] | `InputSender`, `TimerSender`, `OutputSender`, `DeadLetters` over SQS and Scheduler | `message` |
 //! | [`compaction`] | summaries of what the window does not hold: budgets, chunks, calls | `history`, `model`, `store` |
 //! | [`thread`] | `HistoryManager`: load and commit around the core | `history`, `store` |
-//! | [`agui`] | what attached clients speak: events, messages, branches; pure | `message` |
+//! | [`agui`] | what attached clients speak: events, messages, branches; pure | `message`, `history` (bounds) |
 //! | [`mod@slice`] | prepare, complete, dispatch, the SQS batch | `thread` and every port |
 //! | [`http`] | the axum router that the Lambda function and local mode serve | `rap`, `store`, `queue` |
 //! | [`agent`] | the library: `AgentSystem`, one step at a time or resident | `slice` and every port |

@@ -8,6 +8,8 @@
 mod clients;
 #[path = "support/command.rs"]
 mod command;
+#[path = "support/driver.rs"]
+mod runs;
 
 use std::process::Command;
 use std::time::Duration;
@@ -41,8 +43,18 @@ async fn assistant_ui() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn assistant_ui_brings_what_only_it_has() {
+    drive("assistant-ui-import.mjs", &[]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn copilot_kit() {
     drive("copilotkit.mjs", &[]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn r21_state_of_three_versions() {
+    drive("state.mjs", &[]).await;
 }
 
 /// What a page's fetch gets, as it stands on the wire.

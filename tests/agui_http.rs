@@ -16,7 +16,7 @@ use dormouse::agui::wire::RunInput;
 use dormouse::config::Config;
 use dormouse::http::auth::Tokens;
 use dormouse::http::{Access, HttpDeps, StreamTime, router};
-use dormouse::message::{ContentPart, InputContent, InputMessage, ThreadId};
+use dormouse::message::{ContentPart, InputContent, InputMessage, MAX_STATE_BYTES, ThreadId};
 use dormouse::model::scripted::ScriptedModel;
 use dormouse::rap::CallbackDeps;
 use dormouse::store::{RunRow, RunState, RunStore};
@@ -287,6 +287,40 @@ async fn a_client_that_connects_is_shown_the_thread_and_then_the_run_under_way()
     assert_eq!((&events[3]["runId"], types(&events).last()), (&json!("r2"), Some(&"RUN_FINISHED")));
     let said: String = events.iter().filter_map(|event| event["delta"].as_str()).collect();
     assert_eq!(said, "let me look{\"k\":1}it is done");
+}
+
+#[tokio::test]
+async fn r21_the_state_is_in_every_answer_that_shows_the_thread() {
+    let front = Front::new(Access::Loopback).await;
+    let state = json!({ "items": ["a", null], "text": "0123456789" });
+    let mut first = input("t", "r1", json!([user("u1", "say alpha")]));
+    first["state"] = state.clone();
+    let events = front.answered(&first).await;
+    assert_eq!(types(&events)[..2], ["RUN_STARTED", "STATE_SNAPSHOT"]);
+    assert_eq!(events[1], json!({ "type": "STATE_SNAPSHOT", "snapshot": state }));
+    for path in ["threads/t/messages", "threads/t/messages?format=repository"] {
+        let shown = front.json(front.http.get(format!("{}/{path}", front.url))).await;
+        assert_eq!(shown["state"], state, "{path}");
+    }
+    let none = front.json(front.http.get(format!("{}/threads/other/messages", front.url))).await;
+    assert_eq!(none.get("state"), None, "{none}");
+    let connected = front.stream("agent/default/connect", &input("t", "c1", json!([]))).await;
+    assert_eq!(types(&connected), ["RUN_STARTED", "STATE_SNAPSHOT", "MESSAGES_SNAPSHOT", "RUN_FINISHED"]);
+    // A known run whose events are gone, and a request with nothing new.
+    let thread = ThreadId::from("t");
+    front.world.store.put_run(&thread, &RunRow::queued("r2", "{}", 0), NOW_MS).await.unwrap();
+    let second = input("t", "r2", json!([user("u1", ""), user("u2", "say bravo")]));
+    let request = RunInput::parse(second.to_string().as_bytes()).unwrap().request;
+    let message = InputMessage::plain(thread, InputContent::Run(request));
+    front.world.done(&front.world.message(&message)).await;
+    let again = front.run(&second).await;
+    assert_eq!(types(&again), ["RUN_STARTED", "STATE_SNAPSHOT", "MESSAGES_SNAPSHOT", "RUN_FINISHED"]);
+    let mut large = input("t", "r3", json!([]));
+    large["state"] = json!("x".repeat(MAX_STATE_BYTES));
+    let refused =
+        front.http.post(format!("{}/agent/default/run", front.url)).json(&large).send().await.unwrap();
+    assert_eq!(refused.status(), 413);
+    assert!(refused.text().await.unwrap().contains("`state` has"), "it says what is too large");
 }
 
 #[tokio::test]

@@ -11,6 +11,8 @@ mod edges;
 mod endings;
 #[path = "agui_runs/interrupts.rs"]
 mod interrupts;
+#[path = "agui_runs/state.rs"]
+mod state;
 #[path = "support/timers.rs"]
 mod timers;
 #[path = "support/world.rs"]
@@ -58,7 +60,13 @@ async fn post(world: &World, run: &str, records: &[RunRecord], attached_until_ms
     let config = RunConfig { tools: vec![tool("cl_where"), tool("cl_when")], context: Vec::new() };
     let row = RunRow::queued(run, serde_json::to_string(&config).unwrap(), attached_until_ms);
     world.store.put_run(&thread(), &row, NOW_MS).await.unwrap();
-    let request = RunRequest { run: run.to_owned(), records: records.to_vec(), append: false, resume: None };
+    let request = RunRequest {
+        run: run.to_owned(),
+        records: records.to_vec(),
+        append: false,
+        resume: None,
+        state: None,
+    };
     world.message(&InputMessage::plain(thread(), InputContent::Run(request)))
 }
 
@@ -106,6 +114,8 @@ async fn shown(world: &World, run: &str) -> Vec<String> {
                 shown.last_mut().unwrap().push_str(&of("delta"))
             }
             "TOOL_CALL_START" => shown.push(format!("call {} {}", of("parentMessageId"), of("toolCallName"))),
+            "STATE_SNAPSHOT" => shown.push(format!("state {}", event["snapshot"])),
+            "STATE_DELTA" => shown.push(format!("delta {}", event["delta"])),
             "TOOL_CALL_RESULT" => shown.push(format!("result {}", of("content"))),
             _ => {}
         }
@@ -121,7 +131,7 @@ async fn listed(world: &World) -> Vec<String> {
 async fn listed_of(world: &World, thread: &ThreadId) -> Vec<String> {
     let loaded = world.store.load(thread, &[]).await.unwrap();
     let meta = loaded.meta.unwrap();
-    messages(&place(meta.logs(), &loaded.items))
+    messages(&place(&meta.thread, meta.logs(), &loaded.items))
         .iter()
         .map(|message| {
             let value: Value = serde_json::to_value(message).unwrap();
@@ -365,6 +375,7 @@ async fn answers_to_no_question_are_refused_and_nothing_changes() {
         records: vec![user("u1", ""), user("u2", "say bravo")],
         append: false,
         resume: Some(vec![answer]),
+        state: None,
     };
     world.done(&world.message(&InputMessage::plain(thread(), InputContent::Run(request)))).await;
     assert!(matches!(end(&world, "r2").await, End::Failed { code, .. } if code == "UNKNOWN_INTERRUPT_ID"));

@@ -4,6 +4,8 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![cfg(feature = "local")]
 
+#[path = "support/browser.rs"]
+mod browser;
 #[path = "support/clients.rs"]
 mod clients;
 #[path = "support/cloud.rs"]
@@ -14,6 +16,8 @@ mod function_url;
 mod gates;
 #[path = "support/lambda.rs"]
 mod lambda;
+#[path = "support/driver.rs"]
+mod runs;
 #[path = "support/world.rs"]
 mod world;
 
@@ -30,6 +34,7 @@ const TIME: Duration = Duration::from_secs(300);
 /// Environments of the worker.
 const WORKERS: usize = 3;
 const ANN: &str = "token-of-ann-0123456789";
+const BOB: &str = "token-of-bob-0123456789";
 
 /// A stack is a dozen processes, and the drivers wait for what a browser does at once.
 static ONE_AT_A_TIME: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
@@ -53,7 +58,7 @@ impl Stack {
         let mut settings = cloud.settings(config.clone());
         settings.push(("DORMOUSE_HTTP__AUTH", auth.to_owned()));
         settings.push(("DORMOUSE_HTTP__TOKENS_ENV", "TOKENS".to_owned()));
-        settings.push(("TOKENS", json!({ "ann": ANN }).to_string()));
+        settings.push(("TOKENS", json!({ "ann": ANN, "bob": BOB }).to_string()));
         let binary = env!("CARGO_BIN_EXE_stream");
         let front = FunctionUrl::start(binary, settings, cloud.logs(), time).await;
         Self { _turn: turn, cloud, front, config, workers: Vec::new(), http: reqwest::Client::new() }
@@ -128,6 +133,41 @@ async fn assistant_ui() {
 #[tokio::test(flavor = "multi_thread")]
 async fn copilot_kit() {
     drive("copilotkit.mjs", &[]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn r21_state_of_three_versions() {
+    drive("state.mjs", &[]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_inspector_is_behind_the_url_where_it_is_asked_for_and_tools_never_are() {
+    let statuses = async |stack: &Stack| {
+        let mut statuses = Vec::new();
+        for (path, token) in
+            [("inspector", ""), ("threads", ""), ("threads", ANN), ("agui/info", ANN), ("healthz", "")]
+        {
+            let request = stack.http.get(format!("{}/{path}", stack.front.url)).bearer_auth(token);
+            statuses.push(request.send().await.unwrap().status().as_u16());
+        }
+        for path in ["rap/v1.a.b.c.d", "hooks/v1.a.b.c.d"] {
+            let request = stack.http.post(format!("{}/{path}", stack.front.url)).body("{}");
+            statuses.push(request.send().await.unwrap().status().as_u16());
+        }
+        statuses
+    };
+    let stack = Stack::new("bearer", "", TIME).await;
+    assert_eq!(
+        statuses(&stack).await,
+        [404, 404, 404, 200, 200, 404, 404],
+        "the routes of AG-UI clients alone"
+    );
+    drop(stack);
+    let mut stack = Stack::new("bearer", "[http]\ninspector = true\n", TIME).await;
+    assert_eq!(statuses(&stack).await, [200, 401, 200, 200, 200, 404, 404]);
+    let Some(drivers) = browser::drivers() else { return };
+    stack.work();
+    browser::drive(&drivers, "tokens.mjs", &stack.front.url).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

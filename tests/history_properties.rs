@@ -91,7 +91,7 @@ fn expected(items: &[ItemBody]) -> Vec<String> {
                 }
                 Vec::new()
             }
-            ItemBody::Reasoning(_) | ItemBody::Unknown { .. } => Vec::new(),
+            ItemBody::Reasoning(_) | ItemBody::State(_) | ItemBody::Unknown { .. } => Vec::new(),
         });
     }
     expected
@@ -126,6 +126,7 @@ fn says_something(items: &[ItemBody]) -> bool {
         | ItemBody::ToolResult(_)
         | ItemBody::Reasoning(_)
         | ItemBody::Interrupt(_)
+        | ItemBody::State(_)
         | ItemBody::Unknown { .. } => false,
     })
 }

@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![cfg(feature = "local")]
 
+#[path = "support/browser.rs"]
+mod browser;
 #[path = "support/command.rs"]
 mod command;
 #[path = "support/driver.rs"]
@@ -10,51 +12,14 @@ mod runs;
 #[path = "support/tool_server.rs"]
 mod tools;
 
-use std::io::Write;
-use std::path::PathBuf;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
+use browser::{drive, drivers};
 use command::{Home, Serving};
 use serde_json::{Value, json};
 
-/// No driver may take longer, on a busy machine.
-const LIMIT: Duration = Duration::from_secs(300);
 /// No thread may take longer to come to rest.
 const REST: Duration = Duration::from_secs(60);
-/// Where Debian's package puts it.
-const CHROMIUM: &str = "/usr/bin/chromium";
-
-/// The folder of the drivers; none, said loudly, where there is no browser or nothing to drive it with.
-fn drivers() -> Option<String> {
-    let skip = |why: &str| {
-        std::io::stderr()
-            .write_all(format!("SKIPPED: {why}, no test of the inspector\n").as_bytes())
-            .unwrap();
-        None
-    };
-    let Some(drivers) = std::env::var("DORMOUSE_TEST_INSPECTOR").ok().filter(|path| !path.is_empty()) else {
-        return skip("DORMOUSE_TEST_INSPECTOR is unset");
-    };
-    let browser = std::env::var("DORMOUSE_TEST_CHROMIUM").unwrap_or_else(|_| CHROMIUM.to_owned());
-    match PathBuf::from(&browser).exists() {
-        true => Some(drivers),
-        false => skip(&format!("there is no {browser}")),
-    }
-}
-
-/// Where pictures go: they are looked at by people, and are no part of the source.
-fn screenshots() -> PathBuf {
-    let named = std::env::var_os("DORMOUSE_TEST_SCREENSHOTS").map(PathBuf::from);
-    named.unwrap_or_else(|| PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("inspector"))
-}
-
-async fn drive(drivers: &str, driver: &str, url: &str) {
-    let mut node = Command::new("node");
-    node.current_dir(drivers).args([driver, url]).env("DORMOUSE_TEST_SCREENSHOTS", screenshots());
-    let summary = runs::run(&mut node, LIMIT).await;
-    eprintln!("{driver}: {summary}; pictures in {}", screenshots().display());
-}
 
 /// What is said to threads over the API, one after another.
 struct Api {

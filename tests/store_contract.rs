@@ -114,6 +114,7 @@ contract! {
     c14_c15_a_rewind_keeps_the_generation_it_is_told_and_numbers_anew,
     a_clients_run_is_made_once_changed_until_it_ends_and_shown_in_order,
     i8_a_log_that_was_left_is_read_with_what_it_inherits,
+    a_thread_is_made_with_branches_that_only_inherit,
     the_log_of_a_snapshot_is_written_again_without_effect,
     a_fork_is_noted_with_those_it_inherits_from,
     redaction_rewrites_every_text_of_a_thread_and_no_other,

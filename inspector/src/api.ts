@@ -73,6 +73,7 @@ export interface Body {
   original_tool_name?: string;
   summary?: string;
   tool_type?: string;
+  state?: unknown;
 }
 
 export interface Item {

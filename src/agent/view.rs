@@ -141,6 +141,7 @@ pub(super) fn text_of(body: &ItemBody) -> Option<String> {
         | ItemBody::Reasoning(_)
         | ItemBody::Interrupt(_)
         | ItemBody::Event(_)
+        | ItemBody::State(_)
         | ItemBody::Unknown { .. } => None,
     }
 }

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::convert::{Placed, responses};
+use super::convert::{Placed, client_id, responses};
 use crate::message::{ContentPart, Epoch, ItemBody, RunRecord, RunRequest};
 
 /// A log of the thread, with what it inherits in front of it.
@@ -91,8 +91,14 @@ pub fn knows(request: &RunRequest, running: &str) -> bool {
     request.append || request.records.iter().any(is_running)
 }
 
-fn users<'a>(items: &'a [Placed<'a>]) -> impl Iterator<Item = (usize, String)> + 'a {
-    items.iter().enumerate().filter(|(_, placed)| placed.is_said()).map(|(at, placed)| (at, placed.id()))
+fn users<'a>(items: &'a [Placed<'a>]) -> impl Iterator<Item = (usize, &'a Placed<'a>)> {
+    items.iter().enumerate().filter(|(_, placed)| placed.is_said())
+}
+
+/// All ids under which a client may know what the user has said.
+fn user_ids(items: &[Placed<'_>]) -> BTreeSet<String> {
+    let ids = users(items).map(|(_, placed)| (placed.id(), client_id(placed.item).map(str::to_owned)));
+    ids.flat_map(|(shown, own)| [Some(shown), own]).flatten().collect()
 }
 
 fn asked(request: &RunRequest) -> Vec<&str> {
@@ -128,13 +134,19 @@ pub fn locate(views: &[View<'_>], request: &RunRequest) -> Located {
     let shown = shown(request);
     let mut best = (Located { view: views.len().saturating_sub(1), matched: 0 }, None);
     for (index, view) in views.iter().enumerate() {
-        let known: Vec<(usize, String)> = users(&view.items).collect();
-        let matched = known.iter().zip(&asked).take_while(|((_, id), asked)| id == *asked).count();
+        let known: Vec<(usize, &Placed<'_>)> = users(&view.items).collect();
+        let same = known.iter().zip(&asked).take_while(|((_, placed), asked)| placed.is_known_as(asked));
+        let matched = same.count();
         let end = known.get(matched).map_or(view.items.len(), |(at, _)| *at);
         let firsts = responses(&view.items[..end]);
         let hits = firsts.iter().enumerate().filter(|(at, first)| match &view.items[*at].item.body {
             ItemBody::ToolCall(call) if shown.contains(call.call_id.as_str()) => true,
-            _ => **first == Some(*at) && shown.contains(view.items[*at].place_id().as_str()),
+            _ => {
+                let placed = &view.items[*at];
+                let is_shown = shown.contains(placed.place_id().as_str());
+                **first == Some(*at)
+                    && (is_shown || client_id(placed.item).is_some_and(|id| shown.contains(id)))
+            }
         });
         let hits = hits.count();
         if best.1.is_none_or(|known| (matched, hits) >= known) {
@@ -164,6 +176,7 @@ fn open_calls<'a>(items: &'a [Placed<'a>]) -> BTreeMap<&'a str, usize> {
             | ItemBody::BackendToolCall(_)
             | ItemBody::Reasoning(_)
             | ItemBody::Event(_)
+            | ItemBody::State(_)
             | ItemBody::Unknown { .. } => {}
         }
     }
@@ -176,13 +189,13 @@ pub fn decide(views: &[View<'_>], request: &RunRequest) -> Decision {
         return append(request, &BTreeSet::new());
     };
     if request.append {
-        let known = users(&head.items).map(|(_, id)| id).collect();
+        let known = user_ids(&head.items);
         return Decision { results: results(&head.items, request), ..append(request, &known) };
     }
     let at = locate(views, request);
     let view = &views[at.view];
-    let known: Vec<(usize, String)> = users(&view.items).collect();
-    let ids: BTreeSet<&str> = known.iter().map(|(_, id)| id.as_str()).collect();
+    let known: Vec<(usize, &Placed<'_>)> = users(&view.items).collect();
+    let ids = user_ids(&view.items);
     let asked = asked(request);
     // What stands in front of something known is no news: it is ignored.
     let mut fresh: Vec<Said> = Vec::new();
@@ -190,7 +203,7 @@ pub fn decide(views: &[View<'_>], request: &RunRequest) -> Decision {
     for record in &request.records {
         let RunRecord::User { id, parts } = record else { continue };
         seen += 1;
-        if seen > at.matched && !ids.contains(id.as_str()) && !fresh.iter().any(|said| &said.id == id) {
+        if seen > at.matched && !ids.contains(id) && !fresh.iter().any(|said| &said.id == id) {
             fresh.push(Said { id: id.clone(), parts: parts.clone() });
         }
     }
@@ -212,7 +225,7 @@ pub fn decide(views: &[View<'_>], request: &RunRequest) -> Decision {
         };
     }
     if matches!(request.records.last(), Some(RunRecord::User { .. })) && at.matched > 0 {
-        let keep = known.get(at.matched - 1).map_or(0, |(index, _)| index + 1);
+        let keep = known.get(at.matched - 1).map_or(0, |(index, _)| behind_state(view, index + 1));
         return Decision {
             cut: cut_to(keep),
             results: Vec::new(),
@@ -246,7 +259,7 @@ fn append(request: &RunRequest, known: &BTreeSet<String>) -> Decision {
 /// than the message itself.
 fn edit_point(
     view: &View<'_>,
-    known: &[(usize, String)],
+    known: &[(usize, &Placed<'_>)],
     matched: usize,
     asked: &[&str],
     request: &RunRequest,
@@ -261,8 +274,14 @@ fn edit_point(
     let between = request.records.get(from..to).unwrap_or_default();
     match between.iter().any(|record| !matches!(record, RunRecord::User { .. })) {
         true => known.get(matched).map_or(view.items.len(), |(at, _)| *at),
-        false => known.get(last).map_or(0, |(at, _)| at + 1),
+        false => known.get(last).map_or(0, |(at, _)| behind_state(view, at + 1)),
     }
+}
+
+/// The place behind what the client has shared with a message that ends before `at`: it is kept with the message.
+fn behind_state(view: &View<'_>, at: usize) -> usize {
+    let shared = view.items.iter().skip(at);
+    at + shared.take_while(|placed| matches!(placed.item.body, ItemBody::State(_))).count()
 }
 
 /// The first result for each call that is open in `items`.

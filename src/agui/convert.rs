@@ -37,38 +37,43 @@ pub struct Placed<'a> {
     pub ancestor: usize,
 }
 
-/// Items with their places. Own items are the last: whatever thread these are of.
+/// Items of a view of `own` with their places: `logs` says where each is stored.
 pub fn place<'a, 'b>(
+    own: &ThreadId,
     logs: impl Iterator<Item = (&'b ThreadId, Epoch)>,
     items: impl IntoIterator<Item = &'a Item>,
 ) -> Vec<Placed<'a>> {
-    let logs: Vec<(&ThreadId, Epoch)> = logs.collect();
-    let own = logs.last().map(|(thread, _)| *thread);
     let mut ancestors: Vec<&ThreadId> = Vec::new();
-    let mut placed = Vec::with_capacity(logs.len());
-    for ((thread, epoch), item) in logs.iter().zip(items) {
-        let ancestor = match Some(*thread) == own {
+    let mut placed = Vec::new();
+    for ((thread, epoch), item) in logs.zip(items) {
+        let ancestor = match thread == own {
             true => 0,
             false => {
-                let known = ancestors.iter().position(|known| known == thread);
+                let known = ancestors.iter().position(|known| *known == thread);
                 1 + known.unwrap_or_else(|| {
                     ancestors.push(thread);
                     ancestors.len() - 1
                 })
             }
         };
-        placed.push(Placed { epoch: *epoch, item, ancestor });
+        placed.push(Placed { epoch, item, ancestor });
     }
     placed
 }
 
 impl Placed<'_> {
-    /// Its id for clients: the one it was given by its own client, else that of its place.
+    /// Its id for clients: the one it was given by its own client, else that of its place. One that was imported with the
+    /// id of an inherited place has that of its own place as well: in this thread that id may be another item's.
     pub fn id(&self) -> String {
         match client_id(self.item) {
-            Some(id) => id.to_owned(),
-            None => self.place_id(),
+            Some(id) if self.ancestor == 0 || !is_inherited_place(id) => id.to_owned(),
+            Some(_) | None => self.place_id(),
         }
+    }
+
+    /// Whether a client may mean it by `id`: also by the one under which it was imported.
+    pub fn is_known_as(&self, id: &str) -> bool {
+        client_id(self.item) == Some(id) || self.id() == id
     }
 
     /// Its id by its place, which is what model output goes by: no two items of a view share one.
@@ -84,6 +89,20 @@ impl Placed<'_> {
     pub fn is_said(&self) -> bool {
         matches!(&self.item.body, ItemBody::User(user) if user.synthetic_reason.is_none())
     }
+}
+
+/// The epoch in an id that dormouse has made of a place, in whatever thread: `i0-3`, also with what else there is at a
+/// place behind it, such as its reasoning.
+pub(super) fn place_epoch(id: &str) -> Option<u32> {
+    let (epoch, seq) = id.strip_prefix('i')?.split_once('-')?;
+    let is_number = |text: &str| text.starts_with(|c: char| c.is_ascii_digit());
+    (is_number(epoch) && is_number(seq)).then(|| epoch.parse().ok()).flatten()
+}
+
+/// Whether an id is as those of inherited places are: `f1-i0-3`.
+fn is_inherited_place(id: &str) -> bool {
+    let place = id.strip_prefix('f').and_then(|id| id.split_once('-'));
+    place.is_some_and(|(ancestor, place)| ancestor.parse::<usize>().is_ok() && place_epoch(place).is_some())
 }
 
 /// For each item, the index at which its response begins, if it is of one. A response is a run of model output.
@@ -119,6 +138,7 @@ pub fn messages(items: &[Placed<'_>]) -> Vec<Message> {
             | ItemBody::BackendToolCall(_)
             | ItemBody::Reasoning(_)
             | ItemBody::Event(_)
+            | ItemBody::State(_)
             | ItemBody::Unknown { .. } => continue,
         };
         // The first one counts.
@@ -175,6 +195,7 @@ fn response(
             | ItemBody::Reasoning(_)
             | ItemBody::Interrupt(_)
             | ItemBody::Event(_)
+            | ItemBody::State(_)
             | ItemBody::Unknown { .. } => {}
         }
     }

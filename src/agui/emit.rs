@@ -9,6 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::wire::{Event, Interrupt, Message, Outcome};
 use crate::message::RawJson;
@@ -53,6 +54,11 @@ pub enum Piece {
         call: String,
         /// What it returned.
         content: String,
+    },
+    /// What the application and the agent share, whole. It may be said again.
+    State {
+        /// JSON, as text.
+        state: String,
     },
 }
 
@@ -114,6 +120,8 @@ pub struct Stream {
     messages: BTreeMap<(Kind, String), Opened>,
     calls: BTreeSet<String>,
     results: BTreeSet<String>,
+    /// What the client has of the state.
+    state: Option<Value>,
 }
 
 /// Begins a stream: the ids are the client's own.
@@ -127,6 +135,7 @@ pub fn begin(thread: impl Into<String>, run: impl Into<String>) -> (Stream, Even
         messages: BTreeMap::new(),
         calls: BTreeSet::new(),
         results: BTreeSet::new(),
+        state: None,
     };
     (stream, started)
 }
@@ -169,8 +178,27 @@ impl Stream {
                     });
                 }
             }
+            Piece::State { state } => events.extend(self.share(state)),
         }
         events
+    }
+
+    /// What the client does not have of the state yet: all of it at first, then what has changed, where that is less.
+    pub fn share(&mut self, state: &str) -> Option<Event> {
+        // It goes out as it stands, and a line break would end its frame.
+        let raw = RawJson::parse(state).ok()?.on_one_line();
+        let new = serde_json::from_str::<Value>(state).ok()?;
+        let snapshot = || Event::StateSnapshot { snapshot: raw.clone() };
+        let event = match &self.state {
+            Some(known) if *known == new => return None,
+            None => snapshot(),
+            Some(known) => match serde_json::to_value(json_patch::diff(known, &new)) {
+                Ok(delta) if delta.to_string().len() < state.len() => Event::StateDelta { delta },
+                Ok(_) | Err(_) => snapshot(),
+            },
+        };
+        self.state = Some(new);
+        Some(event)
     }
 
     /// The events of pieces that hold everything so far of what they tell: only what was not sent yet is.
@@ -180,7 +208,7 @@ impl Stream {
             let (kind, message, delta) = match piece {
                 Piece::Text { message, delta } => (Kind::Text, message, delta),
                 Piece::Reasoning { message, delta } => (Kind::Reasoning, message, delta),
-                Piece::Discard | Piece::Call { .. } | Piece::Result { .. } => {
+                Piece::Discard | Piece::Call { .. } | Piece::Result { .. } | Piece::State { .. } => {
                     events.extend(self.show(piece));
                     continue;
                 }

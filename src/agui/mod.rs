@@ -9,8 +9,14 @@
 //! | `emit` | the one way to make a stream of events: no illegal order can be made with it |
 //! | `convert` | items to messages, and messages to those that assistant-ui keeps |
 //! | `branch` | where a request stands in a thread, and what it asks for |
+//! | `repository` | a conversation that a client kept, with its branches |
+//! | `records` | one message of it, in either form |
+//! | `planting` | that conversation as items |
 
 pub mod branch;
 pub mod convert;
 pub mod emit;
+pub mod planting;
+mod records;
+pub mod repository;
 pub mod wire;

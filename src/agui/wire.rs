@@ -4,7 +4,9 @@
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use crate::message::{ContentPart, ImageData, RawJson, ResumeAnswer, RunRecord, RunRequest, json};
+use crate::message::{
+    ContentPart, ImageData, MAX_STATE_BYTES, RawJson, ResumeAnswer, RunRecord, RunRequest, json,
+};
 
 /// Messages of one request: a bound on what is looked at, far above any conversation a browser holds.
 const MAX_MESSAGES: usize = 20_000;
@@ -27,6 +29,9 @@ pub enum WireError {
     /// Something is larger than anybody needs.
     #[error("`{0}` has more than {1}")]
     TooMany(&'static str, usize),
+    /// The state is larger than a thread keeps.
+    #[error("`state` has {0} bytes, at most {MAX_STATE_BYTES} are kept")]
+    StateTooLarge(usize),
 }
 
 /// A RunAgentInput, as far as it counts.
@@ -79,8 +84,9 @@ impl RunInput {
     /// # Errors
     /// [`WireError`] for what keeps it from being a run at all.
     pub fn parse(body: &[u8]) -> Result<Self, WireError> {
+        let text_of_body = json::mend(body);
         let value: Value =
-            serde_json::from_str(&json::mend(body)).map_err(|e| WireError::NotJson(e.to_string()))?;
+            serde_json::from_str(&text_of_body).map_err(|e| WireError::NotJson(e.to_string()))?;
         let Value::Object(input) = value else {
             return Err(WireError::NotJson("it is another value".to_owned()));
         };
@@ -109,7 +115,8 @@ impl RunInput {
         let resume = input.get("resume").and_then(Value::as_array);
         let resume = resume.map(|answers| answers.iter().map(resume_answer).collect());
         let records = messages.iter().filter_map(record).collect();
-        let request = RunRequest { run: run_id.clone(), records, append, resume };
+        let state = state(&text_of_body, input.get("state"))?;
+        let request = RunRequest { run: run_id.clone(), records, append, resume, state };
         let config = RunConfig {
             tools: list("tools").iter().filter_map(client_tool).collect(),
             context: list("context").iter().filter_map(context).collect(),
@@ -118,8 +125,33 @@ impl RunInput {
     }
 }
 
+/// Whether a client's state replaces the one that the thread has: an empty object and nothing keep it (R21).
+fn says_something(state: Option<&Value>) -> bool {
+    match state {
+        None | Some(Value::Null) => false,
+        Some(Value::Object(fields)) => !fields.is_empty(),
+        Some(_) => true,
+    }
+}
+
+/// The state in a body, which was `read` already, as it was sent: numbers keep their spelling.
+pub(super) fn state(body: &str, read: Option<&Value>) -> Result<Option<RawJson>, WireError> {
+    #[derive(serde::Deserialize)]
+    struct Shared {
+        state: RawJson,
+    }
+    if !says_something(read) {
+        return Ok(None);
+    }
+    let Shared { state } = serde_json::from_str(body).map_err(|e| WireError::NotJson(e.to_string()))?;
+    match state.get().len() {
+        bytes if bytes > MAX_STATE_BYTES => Err(WireError::StateTooLarge(bytes)),
+        _ => Ok(Some(state)),
+    }
+}
+
 /// The first of some spellings of a field, if it is text.
-fn text<'a>(object: &'a Map<String, Value>, names: &[&str]) -> Option<&'a str> {
+pub(super) fn text<'a>(object: &'a Map<String, Value>, names: &[&str]) -> Option<&'a str> {
     names.iter().find_map(|name| object.get(*name)?.as_str())
 }
 
@@ -192,7 +224,7 @@ fn record(value: &Value) -> Option<RunRecord> {
 
 /// What a user said: text, and of media what a model can be shown. The rest is named in words, so that it is not lost
 /// without a trace.
-fn user_parts(content: &Value) -> Vec<ContentPart> {
+pub(super) fn user_parts(content: &Value) -> Vec<ContentPart> {
     match content {
         Value::String(text) => vec![ContentPart::text(text)],
         Value::Array(parts) => parts.iter().filter_map(|part| user_part(part.as_object()?)).collect(),
@@ -200,7 +232,7 @@ fn user_parts(content: &Value) -> Vec<ContentPart> {
     }
 }
 
-fn user_part(part: &Map<String, Value>) -> Option<ContentPart> {
+pub(super) fn user_part(part: &Map<String, Value>) -> Option<ContentPart> {
     let kind = text(part, &["type"])?;
     let (data, mime) = match kind {
         "text" => return text(part, &["text"]).map(ContentPart::text),
@@ -282,6 +314,12 @@ pub enum Event {
         tool_call_id: String,
         content: String,
         role: &'static str,
+    },
+    StateSnapshot {
+        snapshot: RawJson,
+    },
+    StateDelta {
+        delta: Value,
     },
     MessagesSnapshot {
         messages: Vec<Message>,

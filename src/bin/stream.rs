@@ -1,5 +1,5 @@
-//! The streaming function: the routes of AG-UI clients behind a function URL whose answers are streamed. Thin; everything is
-//! in `http`.
+//! The streaming function: the routes of AG-UI clients, and the inspector, behind a function URL whose answers are streamed.
+//! Thin; everything is in `http`.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -21,7 +21,7 @@ async fn main() -> Result<(), lambda_http::Error> {
     let config = Arc::new(Config::load(None)?);
     let shared = aws_config::load_from_env().await;
     let deps = assembly::http_function(config, &shared).await?;
-    let router = http::agui_router(deps).layer(middleware::map_request(of_invocation));
+    let router = http::stream_router(deps).layer(middleware::map_request(of_invocation));
     lambda_http::run_with_streaming_response(router).await
 }
 

@@ -1,11 +1,12 @@
 //! `dormouse export`, `import`, `redact` and `delete`: a conversation as a whole, for an operator.
 
+use std::collections::BTreeSet;
 use std::io::{self, Read, Write};
 use std::time::Duration;
 
 use dormouse::history::snapshot::Snapshot;
 use dormouse::message::{Epoch, InputContent, ItemId, ThreadId};
-use dormouse::store::{ArchiveStore, Loaded};
+use dormouse::store::{ArchiveStore, Loaded, ThreadSummary};
 use dormouse::thread::{
     DeleteError, RedactError, Redaction, delete as delete_thread, load_branch, redact as redact_thread,
     store_snapshot,
@@ -17,8 +18,8 @@ use super::access::Access;
 use super::args::{DeleteArgs, ExportArgs, Global, ImportArgs, RedactArgs, thread_id};
 use super::operations::{agreed, existing, queue};
 
-/// Threads that one `delete --idle` looks at: the oldest ones.
-const MAX_LISTED: usize = 10_000;
+/// Threads that `delete --idle` looks at at once.
+const PAGE: usize = 1_000;
 
 /// Runs `dormouse export`.
 pub async fn export(global: &Global, args: ExportArgs) -> Result<(), CliError> {
@@ -142,20 +143,31 @@ async fn delete_all(access: &Access, named: Vec<ThreadId>, args: &DeleteArgs) ->
 /// Closed roots in which nothing has been said for so long.
 async fn idle_since(access: &Access, idle: Duration) -> Result<Vec<ThreadId>, CliError> {
     let before = Timestamp::now().as_millisecond() - i64::try_from(idle.as_millis()).unwrap_or(i64::MAX);
-    let mut threads = Vec::new();
-    for listed in access.archive.oldest_threads(before, MAX_LISTED).await? {
-        if !listed.closed {
-            continue;
-        }
-        let Some(meta) = access.store.meta(&listed.thread).await?.filter(|meta| meta.parent.is_none()) else {
-            continue;
-        };
-        // Of what it inherits nothing is newer than itself.
-        let own = access.store.log(&listed.thread, meta.epoch).await?;
-        let last = own.items.last().map_or(listed.created_at_ms, |item| item.facts.created_at_ms);
-        if last <= before {
-            threads.push(listed.thread);
+    let (mut threads, mut seen, mut from) = (Vec::new(), BTreeSet::new(), 0);
+    loop {
+        let page = access.archive.oldest_threads(from, before, PAGE).await?;
+        let Some(newest) = page.last().map(|thread| thread.created_at_ms) else { return Ok(threads) };
+        let new: Vec<ThreadSummary> =
+            page.into_iter().filter(|listed| seen.insert(listed.thread.clone())).collect();
+        // More of the same time may follow, until a page of it has nothing new.
+        from = if new.is_empty() { newest + 1 } else { newest };
+        for listed in new.into_iter().filter(|listed| listed.closed) {
+            threads.extend(unless_used_since(access, listed, before).await?);
         }
     }
-    Ok(threads)
+}
+
+/// A closed thread, if it is a root and nothing has been said in it since.
+async fn unless_used_since(
+    access: &Access,
+    listed: ThreadSummary,
+    before: i64,
+) -> Result<Option<ThreadId>, CliError> {
+    let Some(meta) = access.store.meta(&listed.thread).await?.filter(|meta| meta.parent.is_none()) else {
+        return Ok(None);
+    };
+    // Of what it inherits nothing is newer than itself.
+    let own = access.store.log(&listed.thread, meta.epoch).await?;
+    let last = own.items.last().map_or(listed.created_at_ms, |item| item.facts.created_at_ms);
+    Ok((last <= before).then_some(listed.thread))
 }

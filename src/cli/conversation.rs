@@ -132,6 +132,7 @@ fn answer_in(items: &[Item], dedup: &DedupId) -> Option<String> {
             | ItemBody::BackendToolCall(_)
             | ItemBody::Reasoning(_)
             | ItemBody::Event(_)
+            | ItemBody::State(_)
             | ItemBody::Unknown { .. } => {}
         }
     }

@@ -179,6 +179,7 @@ fn endings(loaded: &Loaded) -> BTreeMap<CallId, String> {
             | ItemBody::BackendToolCall(_)
             | ItemBody::Reasoning(_)
             | ItemBody::Event(_)
+            | ItemBody::State(_)
             | ItemBody::Unknown { .. } => {}
         }
     }
@@ -217,6 +218,7 @@ fn is_unanswered(meta: &Meta, items: &[Item]) -> bool {
         | ItemBody::ToolCall(_)
         | ItemBody::BackendToolCall(_)
         | ItemBody::Reasoning(_)
+        | ItemBody::State(_)
         | ItemBody::Unknown { .. } => false,
     });
     open && meta.pending.is_empty()
@@ -239,7 +241,10 @@ fn parts(parts: &[ContentPart]) -> String {
         }
         ContentPart::Unknown(_) => "[content of an unknown kind]".to_owned(),
     });
-    let text = shown.collect::<Vec<_>>().join("\n");
+    shortened(shown.collect::<Vec<_>>().join("\n"))
+}
+
+fn shortened(text: String) -> String {
     match text.char_indices().nth(MAX_RESULT_CHARS) {
         Some((cut, _)) => format!("{}… ({} bytes in all, see --json)", &text[..cut], text.len()),
         None => text,
@@ -279,6 +284,7 @@ impl Page {
                 self.said("event", &format!("of {}: {}", event.original_tool_name, parts(&event.parts)));
             }
             ItemBody::System(system) => self.said("system", &system.text),
+            ItemBody::State(shared) => self.said("state", &shortened(shared.state.get().to_owned())),
             ItemBody::Unknown { kind } => {
                 self.said("?", &format!("an item this version cannot show: {kind}"))
             }

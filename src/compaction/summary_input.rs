@@ -189,7 +189,9 @@ fn tell(item: &Item) -> String {
             format!("event of {} (call {})", escape(&event.original_tool_name), event.original_tool_call_id),
             parts(&event.parts),
         ),
-        ItemBody::System(_) | ItemBody::Reasoning(_) | ItemBody::Unknown { .. } => String::new(),
+        ItemBody::System(_) | ItemBody::Reasoning(_) | ItemBody::State(_) | ItemBody::Unknown { .. } => {
+            String::new()
+        }
     }
 }
 
@@ -199,7 +201,9 @@ fn role_of(body: &ItemBody) -> &'static str {
         ItemBody::Assistant(_) | ItemBody::BackendToolCall(_) | ItemBody::ToolCall(_) => "assistant",
         ItemBody::ToolResult(_) | ItemBody::Interrupt(_) => "result",
         ItemBody::Event(_) => "event",
-        ItemBody::System(_) | ItemBody::Reasoning(_) | ItemBody::Unknown { .. } => "other",
+        ItemBody::System(_) | ItemBody::Reasoning(_) | ItemBody::State(_) | ItemBody::Unknown { .. } => {
+            "other"
+        }
     }
 }
 

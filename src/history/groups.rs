@@ -24,7 +24,7 @@ fn roles(body: &ItemBody) -> Option<(Role, Role)> {
         | ItemBody::ToolCall(_)
         | ItemBody::BackendToolCall(_)
         | ItemBody::Reasoning(_) => Some((Role::Assistant, Role::Assistant)),
-        ItemBody::System(_) | ItemBody::Unknown { .. } => None,
+        ItemBody::System(_) | ItemBody::State(_) | ItemBody::Unknown { .. } => None,
     }
 }
 

@@ -141,6 +141,7 @@ fn kind(body: &ItemBody) -> Option<LeftOutInput> {
         | ItemBody::BackendToolCall(_)
         | ItemBody::Reasoning(_)
         | ItemBody::Interrupt(_)
+        | ItemBody::State(_)
         | ItemBody::Unknown { .. } => None,
     }
 }
@@ -164,6 +165,7 @@ fn placeholder(body: &ItemBody, why: LeftOut) -> ItemBody {
         | ItemBody::BackendToolCall(_)
         | ItemBody::Reasoning(_)
         | ItemBody::Interrupt(_)
+        | ItemBody::State(_)
         | ItemBody::Unknown { .. } => {}
     }
     body

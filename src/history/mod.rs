@@ -25,6 +25,7 @@ pub mod render;
 pub mod request;
 pub mod rewind;
 pub mod snapshot;
+mod state;
 mod turn;
 mod wire;
 pub mod wording;
@@ -37,8 +38,8 @@ use crate::message::{
 };
 use crate::model::ModelEvent;
 use crate::store::{
-    DedupLife, Generation, ImagesOut, Loaded, Meta, ParkedInput, PendingCall, Promise, Prune, ResultsOut,
-    Span, SubscriptionChange, behind,
+    DedupLife, Generation, ImagesOut, Loaded, Meta, ParkedInput, PendingCall, Position, Promise, Prune,
+    ResultsOut, Span, SubscriptionChange, behind,
 };
 
 pub use calls::Layer;
@@ -163,6 +164,8 @@ pub struct History {
     dropped: Vec<String>,
     /// Subscriptions whose calls a rewind has hidden.
     ended: Vec<SubscriptionChange>,
+    /// Where the newest committed state stands.
+    state: Option<Position>,
     /// The thread is in another log than the store knows.
     moved: bool,
 }
@@ -193,6 +196,10 @@ impl History {
             head: meta.as_ref().map_or(Seq::FIRST, |meta| meta.head),
             next_turn: meta.as_ref().map_or(0, |meta| meta.next_turn),
             turn_id: meta.as_ref().and_then(|meta| meta.turn_id.clone()),
+            state: meta
+                .as_ref()
+                .and_then(|meta| meta.state.clone())
+                .filter(|at| crate::store::behind(&spans, at).is_some()),
             open: meta
                 .map(|meta| meta.pending)
                 .unwrap_or_default()
@@ -288,7 +295,9 @@ impl History {
             ItemBody::ToolResult(_) | ItemBody::Interrupt(_) | ItemBody::Event(_) => Some(true),
             ItemBody::User(user) => user.synthetic_reason.is_none().then_some(true),
             ItemBody::Assistant(_) | ItemBody::ToolCall(_) | ItemBody::BackendToolCall(_) => Some(false),
-            ItemBody::System(_) | ItemBody::Reasoning(_) | ItemBody::Unknown { .. } => None,
+            ItemBody::System(_) | ItemBody::Reasoning(_) | ItemBody::State(_) | ItemBody::Unknown { .. } => {
+                None
+            }
         };
         self.open.is_empty() && self.bodies().rev().find_map(answered).unwrap_or(false)
     }

@@ -4,10 +4,10 @@
 use std::collections::BTreeSet;
 
 use super::{Draft, History, Waiting, facts, turn};
-use crate::message::{DedupId, Epoch, Item, ItemId, Seq};
+use crate::message::{DedupId, Epoch, Item, ItemId, Seq, ThreadId};
 use crate::store::{
-    DedupLife, INLINE_BYTES, MAX_ACTIONS, MAX_COMMIT_BYTES, ParkedInput, PendingCall, Promise, Span,
-    SubscriptionChange,
+    DedupLife, INLINE_BYTES, MAX_ACTIONS, MAX_COMMIT_BYTES, ParkedInput, PendingCall, Position, Promise,
+    Span, SubscriptionChange,
 };
 
 /// Actions that a plan leaves free for what the slice adds: META, choices, dedup rows of inputs without items.
@@ -41,6 +41,8 @@ pub struct SyncPlan {
     pub next_turn: u32,
     /// The current turn's opener afterwards.
     pub turn_id: Option<ItemId>,
+    /// Where the newest state stands afterwards.
+    pub state: Option<Position>,
     /// Calls without a result afterwards.
     pub pending: Vec<PendingCall>,
     /// Known-safe drafts are left: another commit must follow.
@@ -70,6 +72,7 @@ impl History {
             head: self.head,
             next_turn: self.next_turn,
             turn_id: self.turn_id.clone(),
+            state: self.state.clone(),
             ..SyncPlan::default()
         };
         let actions = (MAX_ACTIONS - RESERVED_ACTIONS).saturating_sub(self.dropped.len() + self.ended.len());
@@ -96,7 +99,7 @@ impl History {
                 break;
             }
             for draft in group {
-                plan.take(draft, self.epoch);
+                plan.take(draft, &self.thread, self.epoch);
             }
             rest = behind;
         }
@@ -130,6 +133,7 @@ impl History {
         self.head = plan.head;
         self.next_turn = plan.next_turn;
         self.turn_id = plan.turn_id;
+        self.state = plan.state;
         let parked: BTreeSet<&str> = plan.park.iter().map(|parked| parked.key.as_str()).collect();
         let arrived = self.open.iter_mut().filter_map(|open| open.arrived.as_mut());
         for waiting in arrived.chain(&mut self.waiting) {
@@ -165,11 +169,14 @@ impl SyncPlan {
         self.park.iter().any(|parked| parked.key == key)
     }
 
-    fn take(&mut self, draft: &Draft, epoch: crate::message::Epoch) {
+    fn take(&mut self, draft: &Draft, thread: &ThreadId, epoch: Epoch) {
         if draft.opens_turn {
             self.turn_id = Some(ItemId::at(epoch, self.head));
             // A row may say that this is the last one there can be.
             self.next_turn = self.next_turn.saturating_add(1);
+        }
+        if draft.body.state().is_some() {
+            self.state = Some(Position { thread: thread.clone(), epoch, seq: self.head });
         }
         let facts = facts(draft, self.next_turn.saturating_sub(1), self.turn_id.clone());
         self.items.push(Item::fresh(self.head, draft.body.clone(), facts));

@@ -144,6 +144,7 @@ impl<'a> Results<'a> {
                 | ItemBody::Assistant(_)
                 | ItemBody::BackendToolCall(_)
                 | ItemBody::Reasoning(_)
+                | ItemBody::State(_)
                 | ItemBody::Unknown { .. } => {}
             }
         }
@@ -225,6 +226,8 @@ impl<'a> Builder<'a> {
                 self.flush();
                 self.event(event);
             }
+            // What is shared is told in the system prompt, if at all.
+            ItemBody::State(_) => {}
             ItemBody::Unknown { .. } => self.unknown_rows += 1,
         }
     }

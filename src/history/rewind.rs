@@ -12,7 +12,7 @@ use crate::message::{
     CallId, ContentPart, Epoch, InputContent, Item, ItemBody, ItemId, Rewind, RewindTarget, SPAWN_TOOL, Seen,
     Seq, Synthetic, Then, ThreadId,
 };
-use crate::store::{Loaded, Meta, Span, SubscriptionChange};
+use crate::store::{Loaded, Meta, Position, Span, SubscriptionChange};
 
 /// Inherited spans that a thread's state holds.
 pub const MAX_SPANS: usize = 200;
@@ -73,6 +73,7 @@ pub struct ForkPoint {
     base: Vec<Span>,
     next_turn: u32,
     turn_id: Option<ItemId>,
+    state: Option<Position>,
 }
 
 impl ForkPoint {
@@ -200,11 +201,12 @@ impl History {
             head: meta.head,
             ..self.clone()
         };
-        let base = other.spans_up_to(plan.keep);
+        let (base, state) = (other.spans_up_to(plan.keep), other.state_within(plan.keep));
         self.rewind(plan, arrival);
         self.committed = other.committed;
         self.committed.truncate(plan.keep);
         self.base = base;
+        self.state = state;
         self.turn_id = self.committed.last().and_then(|item| item.facts.turn_id.clone());
     }
 
@@ -266,9 +268,10 @@ impl History {
     /// Hides what `plan` says. Calls that are out are cancelled: hidden ones without a trace, visible ones with a
     /// marker. What is parked for a hidden call is dropped with it; everything else that is parked is brought in.
     pub fn rewind(&mut self, plan: &RewindPlan, arrival: &Arrival) {
-        let base = self.spans_up_to(plan.keep);
+        let (base, state) = (self.spans_up_to(plan.keep), self.state_within(plan.keep));
         self.committed.truncate(plan.keep);
         self.base = base;
+        self.state = state;
         self.epoch = Epoch(self.epoch.0.saturating_add(1));
         self.head = Seq::FIRST;
         self.next_turn = plan.next_turn;
@@ -337,7 +340,8 @@ impl History {
         }
         let last = self.committed[..keep].last();
         let next_turn = last.map_or(0, |item| item.facts.turn.saturating_add(1));
-        Ok(ForkPoint { base, next_turn, turn_id: last.and_then(|item| item.facts.turn_id.clone()) })
+        let turn_id = last.and_then(|item| item.facts.turn_id.clone());
+        Ok(ForkPoint { base, next_turn, turn_id, state: self.state_within(keep) })
     }
 
     /// The index at which the response that holds the item at `index` begins.
@@ -350,18 +354,29 @@ impl History {
         self.base = point.base;
         self.next_turn = point.next_turn;
         self.turn_id = point.turn_id;
+        self.state = point.state;
         self.moved = true;
     }
 
-    /// Begins with the items of a snapshot.
-    pub fn restore(&mut self, log: ThreadId, items: u64, snapshot: &Snapshot) {
-        let base = Span { thread: log, epoch: Epoch(0), from: Seq(0), to: Seq(items) };
-        let base = vec![base].into_iter().filter(|_| items > 0).collect();
-        self.inherit(ForkPoint { base, next_turn: snapshot.next_turn, turn_id: None });
+    /// Begins with items of a snapshot, in the log `epoch`. `items` are those of the snapshot's log.
+    pub fn restore(&mut self, epoch: Epoch, base: Vec<Span>, snapshot: &Snapshot, items: &[Item]) {
+        let count: u64 = base.iter().map(|span| span.to.0.saturating_sub(span.from.0)).sum();
+        let is_shown = |item: &&Item| base.iter().any(|span| item.seq > span.from && item.seq <= span.to);
+        let position = |span: &Span, item: &Item| Position {
+            thread: span.thread.clone(),
+            epoch: span.epoch,
+            seq: item.seq,
+        };
+        let state = items.iter().filter(is_shown).rfind(|item| item.body.state().is_some());
+        let state = state.zip(base.last()).map(|(item, span)| position(span, item));
+        let last = base.last().and_then(|span| items.iter().rfind(|item| item.seq == span.to));
+        let turn_id = last.and_then(|item| item.facts.turn_id.clone());
+        self.epoch = epoch;
+        self.inherit(ForkPoint { base, next_turn: snapshot.next_turn, turn_id, state });
         self.prune = snapshot.prune;
         self.clamp_prune();
         self.images_out = snapshot.images_out.clone();
-        self.images_out.before = self.images_out.before.min(items);
+        self.images_out.before = self.images_out.before.min(count);
     }
 
     fn drop_parked(&mut self, waiting: Waiting) {

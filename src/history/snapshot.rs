@@ -154,9 +154,8 @@ impl Snapshot {
 
     /// The name of the log that holds the items: it is that of their content, and no thread's.
     pub fn log(&self) -> ThreadId {
-        // No id of a thread has a blank.
         let items = serde_json::to_string(&self.items).expect("bug: items of a snapshot serialise");
-        ThreadId::new(format!("snapshot {}", body_digest(&items)))
+        log_of(&items)
     }
 
     /// The items as rows of that log.
@@ -171,6 +170,12 @@ impl Snapshot {
         });
         items.collect()
     }
+}
+
+/// The name of the log that holds `content`.
+pub fn log_of(content: &str) -> ThreadId {
+    // No id of a thread has a blank.
+    ThreadId::new(format!("snapshot {}", body_digest(content)))
 }
 
 fn bounded<T: Serialize>(facts: &T, what: impl FnOnce() -> String) -> Result<(), SnapshotError> {

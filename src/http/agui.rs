@@ -4,10 +4,12 @@
 //!
 //! | file | what it holds |
 //! |---|---|
+//! | `import` | threads made of what a client kept |
 //! | `tail` | a run's rows as a stream of events |
 //! | `views` | a thread as messages |
 //! | `watch` | what tools show meanwhile, as events |
 
+mod import;
 mod tail;
 mod views;
 mod watch;
@@ -32,6 +34,7 @@ use crate::message::{DedupId, InputContent, InputMessage, RawJson, RunRecord, Ru
 use crate::slice::{Clock, SystemClock};
 use crate::store::{Meta, RunChange, RunRow, RunState, RunStore};
 
+pub(super) use import::import;
 pub(super) use views::messages;
 
 /// How long a stream lasts at most, where whatever serves the router gives it less than a stream would take: behind an HTTP
@@ -74,7 +77,12 @@ fn agent(deps: &HttpDeps, name: &str) -> Result<(), ApiError> {
 
 async fn input(headers: &HeaderMap, body: Body) -> Result<RunInput, ApiError> {
     let bytes = body::json_bytes(headers, body).await?;
-    RunInput::parse(&bytes).map_err(|e: WireError| ApiError::bad(e.to_string()))
+    RunInput::parse(&bytes).map_err(|e| match e {
+        WireError::StateTooLarge(_) => ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, e.to_string()),
+        WireError::NotJson(_) | WireError::Missing(..) | WireError::TooMany(..) => {
+            ApiError::bad(e.to_string())
+        }
+    })
 }
 
 /// `POST /agui/agent/{agent}/run`
@@ -257,7 +265,7 @@ async fn take_over(deps: &HttpDeps, meta: &Meta, request: &RunRequest, now_ms: i
     let Some(active) = meta.run.as_ref().filter(|run| is_new && **run != request.run) else { return Ok(()) };
     let loaded = deps.callback.store.load(&meta.thread, &[]).await?;
     let Some(meta) = &loaded.meta else { return Ok(()) };
-    let items = convert::place(meta.logs(), &loaded.items);
+    let items = convert::place(&meta.thread, meta.logs(), &loaded.items);
     if branch::running(&items).is_some_and(|running| branch::knows(request, &running)) {
         runs(deps)?.change_run(&meta.thread, active, &RunChange::Stop, now_ms).await?;
         tracing::info!(thread = %meta.thread, "a client goes on: the run before is stopped");

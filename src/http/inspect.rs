@@ -173,7 +173,11 @@ pub(super) async fn branches(
     let behind = asked.before.unwrap_or(newest).min(newest);
     let mut shown = Vec::new();
     for epoch in (0..behind).rev().take(limit) {
-        shown.push(branch(store, &meta, Epoch(epoch)).await?);
+        let branch = branch(store, &meta, Epoch(epoch)).await?;
+        // An import may begin with a later one.
+        if branch["items"] != 0 || Epoch(epoch) == meta.epoch {
+            shown.push(branch);
+        }
     }
     let next = behind.checked_sub(limit as u32).filter(|next| *next > 0);
     Ok(Json(json!({ "branches": shown, "next": next })))

@@ -109,6 +109,7 @@ fn routes() -> Vec<(&'static str, &'static str, MethodRouter<HttpDeps>)> {
         ("post", "/agui/agent/{agent}/stop/{thread}", post(agui::stop)),
         ("get", "/agui/info", get(agui::info)),
         ("get", "/agui/threads/{thread}/messages", get(agui::messages)),
+        ("post", "/agui/threads/{thread}/messages", post(agui::import)),
     ]
 }
 
@@ -117,9 +118,12 @@ pub fn router(deps: HttpDeps) -> Router {
     serving(deps, |_| true)
 }
 
-/// The routes of AG-UI clients alone, for a function whose answers are streamed.
-pub fn agui_router(deps: HttpDeps) -> Router {
-    serving(deps, |path| path.starts_with(AGUI) || path == HEALTH)
+/// The routes of AG-UI clients, for a function whose answers are streamed, and where the configuration asks for it the
+/// inspector and what it shows. What tools and webhooks POST has a function of its own.
+pub fn stream_router(deps: HttpDeps) -> Router {
+    let inspector = deps.callback.config.http.inspector.unwrap_or(false);
+    let is_for_people = |path: &str| !path.ends_with("/{token}");
+    serving(deps, |path| path.starts_with(AGUI) || path == HEALTH || (inspector && is_for_people(path)))
 }
 
 fn serving(deps: HttpDeps, is_served: impl Fn(&str) -> bool) -> Router {

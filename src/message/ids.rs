@@ -103,6 +103,13 @@ impl fmt::Display for Seq {
 #[serde(transparent)]
 pub struct Epoch(pub u32);
 
+impl Epoch {
+    /// Whether it is the one that threads begin with.
+    pub fn is_first(&self) -> bool {
+        self.0 == 0
+    }
+}
+
 impl fmt::Display for Epoch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.0)

@@ -107,6 +107,8 @@ pub enum ItemBody {
     Interrupt(InterruptItem),
     /// An injected call with its result: an event, a report, a parent's message.
     Event(EventItem),
+    /// What the user's application and the agent share from here on; no part of any request.
+    State(StateItem),
     /// A kind of a newer version, or a row that does not parse: kept, never sent.
     #[serde(untagged)]
     Unknown {
@@ -284,6 +286,16 @@ pub struct EventItem {
     pub parts: Vec<ContentPart>,
 }
 
+/// Bytes of what an application and an agent share.
+pub const MAX_STATE_BYTES: usize = 128 * 1024;
+
+/// What the user's application and the agent share, from here on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StateItem {
+    /// Any JSON, as it was received.
+    pub state: RawJson,
+}
+
 macro_rules! reasons {
     ($($(#[$doc:meta])* $name:ident => $tag:literal, $opens:literal;)*) => {
         /// Why the runtime, not a person, wrote a user-role item.
@@ -388,6 +400,7 @@ impl ItemBody {
             "reasoning" => read(raw, Self::Reasoning),
             "interrupt" => read(raw, Self::Interrupt),
             "event" => read(raw, Self::Event),
+            "state" => read(raw, Self::State),
             _ => Self::Unknown { kind },
         }
     }
@@ -410,6 +423,7 @@ impl ItemBody {
             Self::Reasoning(_) => "reasoning",
             Self::Interrupt(_) => "interrupt",
             Self::Event(_) => "event",
+            Self::State(_) => "state",
             Self::Unknown { kind } => kind,
         }
     }
@@ -426,6 +440,7 @@ impl ItemBody {
             | Self::BackendToolCall(_)
             | Self::Reasoning(_)
             | Self::Interrupt(_)
+            | Self::State(_)
             | Self::Unknown { .. } => &[],
         }
     }
@@ -443,9 +458,18 @@ impl ItemBody {
             | Self::BackendToolCall(_)
             | Self::Reasoning(_)
             | Self::Interrupt(_)
+            | Self::State(_)
             | Self::Unknown { .. } => {}
         }
         self
+    }
+
+    /// What the user's application and the agent share from here on, if it says so.
+    pub fn state(&self) -> Option<&RawJson> {
+        match self {
+            Self::State(item) => Some(&item.state),
+            _ => None,
+        }
     }
 
     /// Whether a model said it.
@@ -457,6 +481,7 @@ impl ItemBody {
             | Self::ToolResult(_)
             | Self::Interrupt(_)
             | Self::Event(_)
+            | Self::State(_)
             | Self::Unknown { .. } => false,
         }
     }
@@ -473,6 +498,7 @@ impl ItemBody {
             | Self::BackendToolCall(_)
             | Self::Reasoning(_)
             | Self::Interrupt(_)
+            | Self::State(_)
             | Self::Unknown { .. } => false,
         }
     }
@@ -565,6 +591,7 @@ mod tests {
             r#"{"kind":"tool_result","call_id":"c","outcome":"ok","parts":[],"settled_by":"tool"}"#,
             r#"{"kind":"reasoning","model":"m","text":""}"#,
             r#"{"kind":"assistant","text":"x","model":"m","stop_reason":null}"#,
+            r#"{"kind":"state","state":{"b":1.0,"a":null,"a":12345678901234567890123}}"#,
         ] {
             let body = ItemBody::parse(raw);
             assert_eq!(body.to_raw(), raw);
@@ -575,7 +602,7 @@ mod tests {
                 ItemBody::Reasoning(reasoning) => {
                     reasoning.signature.is_none() && reasoning.provider.is_none()
                 }
-                body => matches!(body, ItemBody::Assistant(_)),
+                body => matches!(body, ItemBody::Assistant(_) | ItemBody::State(_)),
             };
             assert!(none, "{raw}");
         }

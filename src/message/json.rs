@@ -21,6 +21,18 @@ impl RawJson {
         Self("{}".into())
     }
 
+    /// The same value without line breaks, which are somebody's layout: inside of strings they are escaped.
+    #[must_use]
+    pub fn on_one_line(&self) -> Self {
+        Self(self.0.replace(['\n', '\r'], " ").into())
+    }
+
+    /// Whether both are one value, whatever their spelling.
+    pub fn is_same(&self, other: &Self) -> bool {
+        let value = |raw: &Self| serde_json::from_str::<serde_json::Value>(&raw.0).ok();
+        self == other || value(self).is_some_and(|known| value(other) == Some(known))
+    }
+
     /// The text.
     pub fn get(&self) -> &str {
         &self.0

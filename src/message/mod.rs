@@ -24,11 +24,11 @@ pub use input::{
 };
 pub use item::{
     AssistantItem, BackendToolCallItem, EditedCall, EventItem, InterruptItem, Item, ItemBody, ItemFacts,
-    LeftOut, Outcome, RESERVED_EVENT_TOOL, ReasoningItem, SPAWN_TOOL, SettledBy, SyntheticReason, SystemItem,
-    ToolCallItem, ToolResultItem, UserItem,
+    LeftOut, MAX_STATE_BYTES, Outcome, RESERVED_EVENT_TOOL, ReasoningItem, SPAWN_TOOL, SettledBy, StateItem,
+    SyntheticReason, SystemItem, ToolCallItem, ToolResultItem, UserItem,
 };
 pub use json::RawJson;
-pub use operation::{Compact, CompactionReport, Fork, Import, Rewind, RewindTarget, Seen, Then};
+pub use operation::{Compact, CompactionReport, Fork, Import, Piece, Rewind, RewindTarget, Seen, Then};
 pub use output::{OutputKind, OutputMessage, TypedOutput};
 pub use recurrence::{Firing, Recurrence, RecurrenceError, instant};
 pub use run::{ResumeAnswer, RunRecord, RunRequest};

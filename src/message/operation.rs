@@ -73,6 +73,21 @@ pub struct Import {
     pub items: u64,
     /// What the snapshot says of the thread, its items apart.
     pub thread: RawJson,
+    /// Branches, each as the pieces of the log that it is made of; the one to go on in last. Empty: all of it is one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub branches: Vec<Vec<Piece>>,
+    /// The epoch of the first branch.
+    #[serde(default, skip_serializing_if = "Epoch::is_first")]
+    pub first: Epoch,
+}
+
+/// A piece of a log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Piece {
+    /// Behind this seq.
+    pub from: Seq,
+    /// Up to this one.
+    pub to: Seq,
 }
 
 /// Asks for the older part of a thread to be summarised.

@@ -4,6 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::content::ContentPart;
+use super::json::RawJson;
 
 /// Asks a thread to take what is new in a client's view, and to answer it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -18,6 +19,9 @@ pub struct RunRequest {
     /// Answers to what the run before was interrupted for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resume: Option<Vec<ResumeAnswer>>,
+    /// What the client's application and the agent share from here on; absent: what they have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<RawJson>,
 }
 
 /// One message of a client's list.

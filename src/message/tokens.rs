@@ -20,6 +20,10 @@ pub fn of_bytes(bytes: usize) -> u64 {
 
 /// The estimate of an item whose stored text has `bytes`. Image data counts by its pixels, not by its length.
 pub fn of_item(body: &ItemBody, bytes: usize) -> u64 {
+    // No request holds it.
+    if matches!(body, ItemBody::State(_)) {
+        return 0;
+    }
     let images = body.parts().iter().filter_map(|part| match part {
         ContentPart::Image { data, .. } => Some(data),
         ContentPart::Text(_) | ContentPart::Unknown(_) => None,

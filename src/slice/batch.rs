@@ -13,13 +13,14 @@ use super::{
 };
 use crate::agui::convert::result_text;
 use crate::agui::emit::End;
-use crate::history::{Arrival, TIMED_OUT};
+use crate::history::{Arrival, TIMED_OUT, wording};
 use crate::message::{
     CallId, DedupId, InputContent, InputMessage, OutputKind, OutputMessage, RawJson, RunRecord, Synthetic,
     ThreadId,
 };
 use crate::store::{DedupLife, Promise, ThreadKind};
 use crate::thread::{HistoryManager, Progress};
+use crate::tools::builtin::UPDATE_STATE_TOOL;
 use crate::tools::{Registry, ToolSet};
 
 /// Times that a slice starts over after another one won.
@@ -354,13 +355,17 @@ async fn finish(
         }
     };
     let mut tools = runtime.tools_of(&manager.meta().agent, &manager.meta().root).await;
+    let mut told: Vec<String> = profile.system_prompt.take().into_iter().collect();
     if let Some(live) = live {
         let config = live.config();
         tools.registry = runs::with_client_tools(&tools.registry, &config.tools);
-        let own = profile.system_prompt.iter().cloned();
-        let told = own.chain(config.context.iter().map(|context| context.value.clone())).collect::<Vec<_>>();
-        profile.system_prompt = (!told.is_empty()).then(|| told.join("\n\n"));
+        told.extend(config.context.iter().map(|context| context.value.clone()));
     }
+    // Last, since it changes: what is in front of it can be cached.
+    if tools.registry.get(UPDATE_STATE_TOOL).is_some_and(|tool| tool.server().is_none()) {
+        told.push(wording::shared_state(manager.state().await?.as_ref().map(RawJson::get)));
+    }
+    profile.system_prompt = (!told.is_empty()).then(|| told.join("\n\n"));
     report_problems(runtime, manager, &tools);
     let session = Session { profile, tools };
     prune(&session, manager);
@@ -403,6 +408,12 @@ async fn show_committed(manager: &HistoryManager, known: usize, live: &mut Optio
     if let Some(live) = live {
         let history = manager.history();
         live.committed(history.epoch(), history.committed().get(known..).unwrap_or_default());
+        if !live.shares() {
+            match manager.state().await {
+                Ok(state) => state.iter().for_each(|state| live.state(state)),
+                Err(error) => tracing::info!(thread = %history.thread(), %error, "a state cannot be shown"),
+            }
+        }
         live.flush().await;
     }
 }

@@ -71,6 +71,10 @@ pub fn run_completion<'a>(
         loop {
             if run_open_synchronous_calls(runtime, session, manager, deadline).await? {
                 spent.synchronous_rounds += 1;
+                // Results that came with an effect are committed with it.
+                if let Some(new) = committed_since(manager, &mut shown_up_to) {
+                    yield new;
+                }
             }
             if manager.is_closing() {
                 yield CompletionEvent::Action(CompletionAction::Done);
@@ -191,11 +195,8 @@ pub fn run_completion<'a>(
                         step @ (Step::Refused | Step::Synchronous) => {
                             spent.refused_rounds += u32::from(matches!(step, Step::Refused));
                             manager.sync(Progress::More, runtime.clock.now_ms()).await?;
-                            if manager.run().is_some() {
-                                let history = manager.history();
-                                let new = history.committed().get(shown_up_to..).unwrap_or_default().to_vec();
-                                shown_up_to = history.committed().len();
-                                yield CompletionEvent::Committed(history.epoch(), new);
+                            if let Some(new) = committed_since(manager, &mut shown_up_to) {
+                                yield new;
                             }
                         }
                     }
@@ -239,6 +240,14 @@ pub fn run_completion<'a>(
             }
         }
     }
+}
+
+/// What an attached client has not seen of the committed items, if there is one.
+fn committed_since(manager: &HistoryManager, shown_up_to: &mut usize) -> Option<CompletionEvent> {
+    let history = manager.history();
+    let new = history.committed().get(*shown_up_to..).filter(|new| !new.is_empty())?.to_vec();
+    *shown_up_to = history.committed().len();
+    manager.run().map(|_| CompletionEvent::Committed(history.epoch(), new))
 }
 
 /// How waiting for the model ended.

@@ -302,6 +302,7 @@ fn reply_text(own_log: &[Item], from: Seq, to: Seq, refused: &[CallId]) -> Optio
             | ItemBody::Reasoning(_)
             | ItemBody::Interrupt(_)
             | ItemBody::Event(_)
+            | ItemBody::State(_)
             | ItemBody::Unknown { .. } => None,
         })
         .collect();

@@ -15,7 +15,7 @@ use super::Runtime;
 use crate::agui::convert::{INTERRUPTED, Placed, responses, result_text};
 use crate::agui::emit::Piece;
 use crate::agui::wire::RunConfig;
-use crate::message::{CallId, Epoch, Item, ItemBody, ItemId, ThreadId};
+use crate::message::{CallId, Epoch, Item, ItemBody, ItemId, RawJson, ThreadId};
 use crate::store::{RunChange, RunEvents, RunRow, RunState, Store, StoreError};
 use crate::thread::HistoryManager;
 
@@ -58,6 +58,8 @@ pub(super) struct Live {
     looked: Instant,
     /// Calls and results that are shown already.
     shown: BTreeSet<(bool, CallId)>,
+    /// The state is shown.
+    shares: bool,
     /// The response that runs.
     message: String,
 }
@@ -90,6 +92,7 @@ impl Live {
             due: None,
             looked: Instant::now(),
             shown: BTreeSet::new(),
+            shares: false,
             message: String::new(),
         }))
     }
@@ -151,6 +154,7 @@ impl Live {
                 }
                 ItemBody::ToolResult(result) => self.result(&result.call_id, result_text(&result.parts)),
                 ItemBody::Interrupt(interrupt) => self.result(&interrupt.call_id, INTERRUPTED.to_owned()),
+                ItemBody::State(shared) => self.state(&shared.state),
                 ItemBody::ToolCall(_)
                 | ItemBody::System(_)
                 | ItemBody::User(_)
@@ -161,6 +165,20 @@ impl Live {
                 | ItemBody::Unknown { .. } => {}
             }
         }
+    }
+
+    /// What the application and the agent share now.
+    pub(super) fn state(&mut self, state: &RawJson) {
+        self.shares = true;
+        // Whoever looks later is shown the newest one alone.
+        self.all.retain(|piece| !matches!(piece, Piece::State { .. }));
+        self.all_bytes = self.all.iter().map(piece_bytes).sum();
+        self.push(Piece::State { state: state.get().to_owned() });
+    }
+
+    /// Whether the client was shown in this slice what it shares with the agent.
+    pub(super) fn shares(&self) -> bool {
+        self.shares
     }
 
     fn push(&mut self, piece: Piece) {
@@ -264,6 +282,7 @@ fn piece_bytes(piece: &Piece) -> usize {
         Piece::Discard => 0,
         Piece::Call { arguments, .. } => arguments.len(),
         Piece::Result { content, .. } => content.len(),
+        Piece::State { state } => state.len(),
     }
 }
 

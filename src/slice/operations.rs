@@ -2,9 +2,13 @@
 
 use super::prepare::PrepareResult;
 use super::{Runtime, SliceError, runs};
+use crate::agui::repository::{MAX_BRANCHES, MAX_FOREIGN_EPOCH};
+use crate::history::rewind::MAX_SPANS;
 use crate::history::snapshot::{Snapshot, is_snapshot_log};
 use crate::history::{Accepted, Arrival, History};
-use crate::message::{ContentPart, Epoch, Fork, Import, InputContent, InputMessage, Rewind, Then, ThreadId};
+use crate::message::{
+    ContentPart, Epoch, Fork, Import, InputContent, InputMessage, Piece, Rewind, Then, ThreadId,
+};
 use crate::store::{DedupLife, Promise};
 use crate::thread::{Handled, HistoryManager, generation_within, load_branch};
 
@@ -98,16 +102,25 @@ pub(super) async fn import(
         Err(why) => return refused(why.to_string()),
     };
     // A thread whose rows are not there could never be loaded.
-    let stored = runtime.store.log(&import.log, Epoch(0)).await?.items.len() as u64;
+    let items = runtime.store.log(&import.log, Epoch(0)).await?.items;
+    let stored = items.len() as u64;
     if !is_snapshot_log(&import.log) || stored != import.items {
         return refused(format!("{stored} of its {} items are stored; import it again", import.items));
+    }
+    let is_whole = |piece: &Piece| piece.from < piece.to && piece.to.0 <= stored;
+    let is_branch = |pieces: &Vec<Piece>| pieces.len() <= MAX_SPANS && pieces.iter().all(is_whole);
+    if import.first.0 > MAX_FOREIGN_EPOCH + 1
+        || import.branches.len() > MAX_BRANCHES + 1
+        || !import.branches.iter().all(is_branch)
+    {
+        return refused("its branches are not made of its items".to_owned());
     }
     let agent = match runtime.agents.knows(&snapshot.agent) {
         true => snapshot.agent.clone(),
         false => runtime.agents.default_agent().to_owned(),
     };
     manager.found(agent, message.user_id(), arrival.now_ms);
-    manager.restore(snapshot, import);
+    manager.restore(snapshot, import, &items);
     manager.record_processed(arrival, DedupLife::Days);
     tracing::info!(thread = %manager.history().thread(), items = import.items, "thread imported");
     Ok(PrepareResult::Handled)

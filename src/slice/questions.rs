@@ -72,11 +72,6 @@ pub(crate) fn told(asked: &[Question]) -> Vec<Interrupt> {
     .collect()
 }
 
-/// Whether an interrupt that was written down is not all there is to tell.
-pub(crate) fn is_partial(told: &Interrupt) -> bool {
-    told.reason == OAUTH || told.message.is_none()
-}
-
 /// Open questions as interrupts, of a thread as it is stored.
 pub(crate) fn interrupts(loaded: &Loaded) -> Vec<Interrupt> {
     let row = |id: &CallId| loaded.choices.iter().find(|row| &row.id == id);

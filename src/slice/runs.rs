@@ -78,8 +78,9 @@ pub(super) async fn start(
     let before = manager.run().filter(|run| **run != request.run).map(str::to_owned);
     let branches = load_branches(&*runtime.store, manager.meta(), MAX_BRANCH_ITEMS).await?;
     let (decision, running) = {
-        let mut views: Vec<View<'_>> = branches.iter().map(view).collect();
-        let items = place(manager.meta().logs(), manager.history().committed());
+        let thread = manager.history().thread();
+        let mut views: Vec<View<'_>> = branches.iter().map(|branch| view(thread, branch)).collect();
+        let items = place(thread, manager.meta().logs(), manager.history().committed());
         let running = branch::running(&items);
         views.push(View { epoch: manager.meta().epoch, items });
         (decide(&views, request), running)
@@ -157,6 +158,7 @@ pub(super) async fn start(
     }
     // What the user said is in the commit that says that this message is processed.
     manager.history_mut().mark_inputs_model_validated();
+    share(manager, request, arrival.now_ms).await?;
     Ok(match decision.kind {
         DecisionKind::Say if said_something => PrepareResult::Ready,
         DecisionKind::Say => {
@@ -177,6 +179,16 @@ pub(super) async fn start(
             PrepareResult::Handled
         }
     })
+}
+
+/// Takes what the client shares, if it is news. It stands behind the message that it came with.
+async fn share(manager: &mut HistoryManager, request: &RunRequest, now_ms: i64) -> Result<(), SliceError> {
+    let Some(state) = &request.state else { return Ok(()) };
+    let is_known = manager.state().await?.is_some_and(|known| known.is_same(state));
+    if !is_known {
+        manager.history_mut().put_state(state.clone(), now_ms);
+    }
+    Ok(())
 }
 
 /// Takes the run that is under way off the thread if its user has ended it, while nobody worked on it or when a slice could
@@ -233,8 +245,8 @@ fn is_stale(request: &RunRequest, decision: &Decision, running: Option<&str>) ->
     goes_on && !running.is_some_and(|running| branch::knows(request, running))
 }
 
-fn view(branch: Branch<'_>) -> View<'_> {
-    View { epoch: branch.epoch, items: place(branch.logs.into_iter(), branch.items) }
+fn view<'a>(thread: &ThreadId, branch: Branch<'a>) -> View<'a> {
+    View { epoch: branch.epoch, items: place(thread, branch.logs.into_iter(), branch.items) }
 }
 
 /// Goes on where the request stands; says why that cannot be, fit for the user.

@@ -8,6 +8,7 @@ use crate::history::{Layer, wording};
 use crate::message::{CallId, Outcome, SettledBy, ToolCallItem};
 use crate::store::{PendingCall, Promise};
 use crate::thread::{HistoryManager, MAX_SPAWNS, MAX_SUBSCRIPTIONS, Progress};
+use crate::tools::builtin::patched;
 use crate::tools::{Effect, Execution, Invocation, Rerun, ToolOutput};
 
 /// The arguments that a tool gets: `{}` where the model wrote none (F47).
@@ -120,6 +121,10 @@ async fn apply(
             manager.promise(Promise::Message { to, origin, call: call.clone() });
         }
         Effect::Close => manager.begin_closing(),
+        Effect::Share(patch) => match patched(manager.state().await?.as_ref(), &patch) {
+            Ok(state) => manager.history_mut().put_state(state, now_ms),
+            Err(why) => return Ok(Some(why)),
+        },
         Effect::Subscribe => {
             if manager.count_subscriptions().await? >= MAX_SUBSCRIPTIONS {
                 return Ok(Some(format!(

@@ -50,8 +50,13 @@ pub trait ArchiveStore: Send + Sync {
     /// heir comes between that and an erasure.
     async fn set_inheritable(&self, thread: &ThreadId, inheritable: bool) -> Result<(), StoreError>;
 
-    /// Roots and children that were made before a time, oldest first, at most `limit`.
-    async fn oldest_threads(&self, before_ms: i64, limit: usize) -> Result<Vec<ThreadSummary>, StoreError>;
+    /// Roots and children that were made from one time on and before another, oldest first, at most `limit`.
+    async fn oldest_threads(
+        &self,
+        from_ms: i64,
+        before_ms: i64,
+        limit: usize,
+    ) -> Result<Vec<ThreadSummary>, StoreError>;
 
     /// Erases a thread: what is beside its history, and its logs unless others inherit them. What is left is a META
     /// that says nothing but that there was such a thread and that it is closed, so that nothing makes it again. It

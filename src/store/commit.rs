@@ -73,9 +73,9 @@ pub struct Commit {
     pub open_children: i32,
     /// Questions that are over.
     pub closed_choices: Vec<CallId>,
-    /// Of a commit that moves to a new log: what the one it leaves inherits. It is kept beside that log, so that a
-    /// hidden branch can still be read.
-    pub left: Option<Vec<Span>>,
+    /// What logs inherit that the thread does not stand in: of a commit that moves to a new log the one that it leaves,
+    /// of one that makes a thread its other branches. It is kept beside each, so that a hidden branch can be read.
+    pub left: Vec<(Epoch, Vec<Span>)>,
     /// Whether it writes what META knows of compaction.
     pub compaction: CompactionWrite,
     /// Milliseconds since the epoch, for expiry only.
@@ -140,7 +140,7 @@ impl Commit {
             children: Vec::new(),
             open_children: 0,
             closed_choices: Vec::new(),
-            left: None,
+            left: Vec::new(),
             compaction: CompactionWrite::Keep,
             now_ms,
         }
@@ -158,7 +158,7 @@ impl Commit {
             + self.closed_choices.len()
             + self.children.iter().map(NewThread::actions).sum::<usize>()
             + usize::from(self.open_children != 0)
-            + usize::from(self.left.is_some())
+            + self.left.len()
             + 2 * self.bequests().len()
     }
 

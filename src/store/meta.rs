@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{CompactionState, Extra, GenerationId};
+use super::{CompactionState, Extra, GenerationId, Position};
 use crate::message::{
     CallId, Compact, CompactionReport, Epoch, Firing, ItemId, MessageId, RawJson, Seq, ThreadId,
 };
@@ -44,6 +44,8 @@ pub struct Meta {
     pub next_turn: u32,
     /// The opener of the current turn.
     pub turn_id: Option<ItemId>,
+    /// Where the newest state stands that the thread shares with its user's application.
+    pub state: Option<Position>,
     /// Calls without a result, in call order.
     pub pending: Vec<PendingCall>,
     /// What the last commit promised to send.
@@ -109,6 +111,7 @@ impl Meta {
             closed: false,
             next_turn: 0,
             turn_id: None,
+            state: None,
             pending: Vec::new(),
             outbox: Vec::new(),
             open: Vec::new(),

@@ -8,6 +8,7 @@ mod archive;
 mod commit;
 pub mod dynamodb;
 mod generation;
+mod lookup;
 pub mod memory;
 mod meta;
 mod runs;
@@ -29,6 +30,7 @@ pub use generation::{
     Compacted, CompactionCommit, CompactionRun, CompactionState, Generation, GenerationId, Native, Pointer,
     Position, behind, position,
 };
+pub use lookup::{item_at, shared_state};
 pub use meta::{
     Asked, Due, Hold, ImagesOut, Meta, NamedWindow, OutboxEntry, PendingCall, Promise, Prune, ResultsOut,
     Span, Terms, ThreadKind,

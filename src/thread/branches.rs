@@ -5,7 +5,7 @@ use std::collections::btree_map::Entry;
 
 use super::HistoryManager;
 use crate::history::snapshot::Snapshot;
-use crate::message::{Epoch, Import, Item, Seq, ThreadId};
+use crate::message::{Epoch, Import, Item, Piece, Seq, ThreadId};
 use crate::store::{ConversationStore, Loaded, Meta, Span, StoreError};
 
 /// The newest logs of a thread that its clients are shown as branches, and are looked for in. An older one can be forked.
@@ -33,13 +33,8 @@ pub async fn load_branch<S: ConversationStore + ?Sized>(
     let log = store.log(thread, epoch).await?;
     let mut items = Vec::new();
     for span in &log.base {
-        let inherited = store.log(&span.thread, span.epoch).await?.items;
-        let before = items.len();
-        items.extend(inherited.into_iter().filter(|item| item.seq > span.from && item.seq <= span.to));
-        let found = (items.len() - before) as u64;
-        if found < span.to.0.saturating_sub(span.from.0) {
-            return Err(incomplete(span, found));
-        }
+        // Not the whole log: branches of an import have all of their pieces in one.
+        items.extend(store.read_span(span).await?);
     }
     let head = Seq::FIRST.plus(log.items.len());
     items.extend(log.items);
@@ -98,6 +93,10 @@ pub async fn load_branches<S: ConversationStore + ?Sized>(
             break;
         }
         let log = store.log(&meta.thread, epoch).await?;
+        if log.items.is_empty() && log.base.is_empty() {
+            // An import may begin with a later one.
+            continue;
+        }
         read += log.items.len();
         branches.logs.insert((meta.thread.clone(), epoch), log.items);
         for span in &log.base {
@@ -158,13 +157,28 @@ pub async fn store_snapshot<S: ConversationStore + ?Sized>(
     let (log, rows) = (snapshot.log(), snapshot.rows());
     store.put_log(&log, &rows).await?;
     let items = rows.len() as u64;
-    Ok(Import { log, items, thread: snapshot.without_items() })
+    Ok(Import { log, items, thread: snapshot.without_items(), branches: Vec::new(), first: Epoch(0) })
 }
 
 impl HistoryManager {
-    /// Begins as a snapshot says, with the next commit; its items are not in hand until the thread is loaded again.
-    pub fn restore(&mut self, snapshot: Snapshot, import: &Import) {
-        self.history.restore(import.log.clone(), import.items, &snapshot);
+    /// Begins as a snapshot says, with the next commit; its items are not in hand until the thread is loaded again. Each
+    /// branch is a log of its own that only inherits, as a rewind leaves it; the last one is the thread's. `items` are
+    /// those of the snapshot's log.
+    pub fn restore(&mut self, snapshot: Snapshot, import: &Import, items: &[Item]) {
+        let whole = [vec![Piece { from: Seq(0), to: Seq(import.items) }]];
+        let branches = if import.branches.is_empty() { &whole[..] } else { &import.branches };
+        let span = |piece: &Piece| Span {
+            thread: import.log.clone(),
+            epoch: Epoch(0),
+            from: piece.from,
+            to: piece.to,
+        };
+        let bases = branches
+            .iter()
+            .map(|pieces| pieces.iter().filter(|piece| piece.from < piece.to).map(span).collect());
+        self.branches = (import.first.0..).map(Epoch).zip(bases).collect();
+        let (epoch, base) = self.branches.pop().unwrap_or_default();
+        self.history.restore(epoch, base, &snapshot, items);
         self.meta.usage = snapshot.usage;
         self.meta.extra = snapshot.extra;
     }

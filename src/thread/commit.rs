@@ -98,6 +98,7 @@ impl HistoryManager {
         meta.head = plan.head;
         meta.next_turn = plan.next_turn;
         meta.turn_id.clone_from(&plan.turn_id);
+        meta.state.clone_from(&plan.state);
         meta.pending.clone_from(&plan.pending);
         meta.token = Uuid::new_v4().to_string();
         // An input that is in is remembered, finished or not; one that an open slice has not taken in is not.
@@ -153,7 +154,11 @@ impl HistoryManager {
             subscriptions: plan.subscriptions.clone(),
             ..Commit::new(expect, meta.clone(), now_ms)
         };
-        commit.left = (self.exists && meta.epoch != self.meta.epoch).then(|| self.meta.base.clone());
+        commit.left = match self.exists {
+            true if meta.epoch != self.meta.epoch => vec![(self.meta.epoch, self.meta.base.clone())],
+            true => Vec::new(),
+            false => self.branches.clone(),
+        };
         if last_chunk {
             commit.children.clone_from(&self.children);
             commit.open_children = i32::try_from(self.children.len()).unwrap_or(i32::MAX);

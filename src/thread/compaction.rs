@@ -3,11 +3,11 @@
 
 use super::HistoryManager;
 use crate::history::Arrival;
-use crate::message::{CallId, Compact, Item, ItemBody, Seq, ThreadId};
+use crate::message::{CallId, Compact, Item, ItemBody, ThreadId};
 use crate::store::{
     Asked, Compacted, CompactionCommit, CompactionRun, CompactionState, ConversationStore, Generation,
     GenerationId, Meta, NamedWindow, NewThread, Pointer, Position, Promise, Span, StoreError, ThreadKind,
-    behind,
+    behind, item_at,
 };
 use crate::thread::MAX_SPAWNS;
 
@@ -60,18 +60,6 @@ pub async fn generation_within(
         next = generation.parent;
     }
     Ok(None)
-}
-
-async fn item_at(store: &dyn ConversationStore, at: Option<&Position>) -> Result<Option<Item>, StoreError> {
-    let Some(at) = at else { return Ok(None) };
-    let from = Seq(at.seq.0.saturating_sub(1));
-    let span = Span { thread: at.thread.clone(), epoch: at.epoch, from, to: at.seq };
-    match store.read_span(&span).await {
-        Ok(mut items) => Ok(items.pop()),
-        // It is shown for a better answer, not for a valid one.
-        Err(StoreError::Incomplete { .. }) => Ok(None),
-        Err(e) => Err(e),
-    }
 }
 
 impl HistoryManager {

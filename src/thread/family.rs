@@ -109,6 +109,7 @@ impl HistoryManager {
             origin: Some(origin),
             kind,
             compaction: self.inherited(&base),
+            state: self.history.state_of_child(&base),
             base,
             ..Meta::new_root(thread, parent.agent.clone(), parent.owner.clone(), now_ms)
         }

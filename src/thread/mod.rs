@@ -28,11 +28,13 @@ pub use redaction::{RedactError, Redaction, redact};
 
 use crate::history::render::{RenderError, RenderOptions, Rendered};
 use crate::history::{Accepted, Arrival, History, next_firing};
-use crate::message::{CallId, DedupId, InputMessage, ItemBody, MessageId, RawJson, Seq, Synthetic, ThreadId};
+use crate::message::{
+    CallId, DedupId, Epoch, InputMessage, ItemBody, MessageId, RawJson, Seq, Synthetic, ThreadId,
+};
 use crate::model::Usage;
 use crate::store::{
-    ChoiceRow, ConversationStore, DedupLife, Loaded, Meta, NewThread, OutboxEntry, Promise, StateStore,
-    StoreError, SubscriptionChange, sequence_order,
+    ChoiceRow, ConversationStore, DedupLife, Loaded, Meta, NewThread, OutboxEntry, Promise, Span, StateStore,
+    StoreError, SubscriptionChange, item_at, sequence_order,
 };
 
 /// Subscriptions of a thread that built-in tools may add to (RAP 42).
@@ -98,6 +100,8 @@ pub struct HistoryManager {
     seen_stop: Option<String>,
     subscriptions: Vec<SubscriptionChange>,
     children: Vec<NewThread>,
+    /// Logs beside the one that the thread begins in, with what they inherit.
+    branches: Vec<(Epoch, Vec<Span>)>,
     /// The next commit closes the thread.
     closing: bool,
     /// Promises of the next commit.
@@ -191,6 +195,7 @@ impl HistoryManager {
             seen_stop,
             subscriptions: Vec::new(),
             children: Vec::new(),
+            branches: Vec::new(),
             closing: false,
             promises: Vec::new(),
             run_changed: false,
@@ -464,6 +469,18 @@ impl HistoryManager {
             }
             (None, Some(_) | None) => {}
         }
+    }
+
+    /// What the user's application and the agent share, committed or not.
+    ///
+    /// # Errors
+    /// The store's, where its item is not in hand.
+    pub async fn state(&self) -> Result<Option<RawJson>, StoreError> {
+        if let Some(state) = self.history.state_in_hand() {
+            return Ok(Some(state.clone()));
+        }
+        let item = item_at(&*self.conversations, self.history.state_at()).await?;
+        Ok(item.and_then(|item| item.body.state().cloned()))
     }
 
     /// Subscriptions that still take events, as stored.

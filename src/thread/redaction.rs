@@ -7,7 +7,7 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use super::deletion::snapshots_of;
-use crate::message::{ContentPart, Epoch, ItemBody, ItemId, Seq, ThreadId};
+use crate::message::{ContentPart, Epoch, ItemBody, ItemId, RawJson, Seq, ThreadId};
 use crate::store::{
     ArchiveStore, Commit, Committed, CompactionWrite, Expect, Generation, Meta, Position, Store, StoreError,
     TextOf, behind,
@@ -202,6 +202,10 @@ fn blanked(body: ItemBody) -> String {
             }
             ItemBody::User(item)
         }
+        ItemBody::State(mut item) => {
+            item.state = RawJson::empty_object();
+            ItemBody::State(item)
+        }
         body @ ItemBody::Interrupt(_) => body,
         // Neither can be kept in part: a provider takes its own back whole or not at all.
         ItemBody::Reasoning(_) | ItemBody::BackendToolCall(_) | ItemBody::Unknown { .. } => {
@@ -249,7 +253,7 @@ const FIELDS: [&str; 16] = [
     "user_id",
 ];
 /// Members of our own messages that somebody else has given, in a form of their own: a name in there is none of ours.
-const OPAQUE: [&str; 3] = ["metadata", "value", "arguments"];
+const OPAQUE: [&str; 4] = ["metadata", "value", "arguments", "state"];
 /// JSON inside of a string inside of JSON …, followed so deep.
 const MAX_NESTING: usize = 4;
 
@@ -422,6 +426,7 @@ mod tests {
             r#"{"kind":"reasoning","text":"hunter2","model":"m","signature":"hunter2"}"#,
             r#"{"kind":"tool_call","call_id":"c","name":"f","arguments":"{\"p\":\"hunter2\"}","model":"m"}"#,
             r#"{"kind":"tool_result","call_id":"c","outcome":"ok","parts":[{"type":"text","text":"hunter2"}],"settled_by":"tool","display_as":{"x":"hunter2"}}"#,
+            r#"{"kind":"state","state":{"hunter2":["hunter2"]}}"#,
             r#"{"kind":"dream","x":"hunter2"}"#,
         ] {
             let blank = blanked(ItemBody::parse(raw));

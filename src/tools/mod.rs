@@ -110,6 +110,8 @@ pub enum Effect {
     },
     /// The thread is closed, and the slice ends.
     Close,
+    /// What the thread shares with its user's application changes so.
+    Share(json_patch::Patch),
 }
 
 /// A child to be made.

@@ -38,6 +38,8 @@ type Offered<'a> = (&'a str, &'a Arc<dyn Tool>);
 pub struct AgentTools {
     config: Arc<Config>,
     builtins: Vec<Arc<dyn Tool>>,
+    /// The same for agents that share something with their user's application.
+    sharing: Vec<Arc<dyn Tool>>,
     protocols: Vec<Arc<dyn ToolServers>>,
     built: Mutex<BTreeMap<String, Built>>,
 }
@@ -56,7 +58,19 @@ impl AgentTools {
         builtins: Vec<Arc<dyn Tool>>,
         protocols: Vec<Arc<dyn ToolServers>>,
     ) -> Self {
-        Self { config, builtins, protocols, built: Mutex::default() }
+        Self { config, builtins, sharing: Vec::new(), protocols, built: Mutex::default() }
+    }
+
+    /// With tools that only agents with `shared_state` have.
+    #[must_use]
+    pub fn sharing(self, tools: Vec<Arc<dyn Tool>>) -> Self {
+        Self { sharing: tools, ..self }
+    }
+
+    /// Those of an agent that need no server.
+    fn own(&self, shares: bool) -> Vec<Arc<dyn Tool>> {
+        let sharing = self.sharing.iter().filter(|_| shares);
+        self.builtins.iter().chain(sharing).cloned().collect()
     }
 
     async fn part(&self, server: &str) -> Part {
@@ -66,7 +80,7 @@ impl AgentTools {
         }
     }
 
-    fn build(&self, parts: &[Part]) -> ToolSet {
+    fn build(&self, parts: &[Part], shares: bool) -> ToolSet {
         let mut problems: Vec<String> = Vec::new();
         let mut offered: BTreeMap<&str, Vec<Offered>> = BTreeMap::new();
         for part in parts {
@@ -80,8 +94,9 @@ impl AgentTools {
                 }
             }
         }
-        let builtins: Vec<&str> = self.builtins.iter().map(|tool| tool.definition().name.as_str()).collect();
-        let mut tools = self.builtins.clone();
+        let own = self.own(shares);
+        let builtins: Vec<&str> = own.iter().map(|tool| tool.definition().name.as_str()).collect();
+        let mut tools = own.clone();
         for (name, offers) in offered {
             let servers: Vec<&str> = offers.iter().map(|(server, _)| *server).collect();
             if builtins.contains(&name) || RESERVED_NAMES.contains(&name) {
@@ -109,7 +124,9 @@ impl ToolSource for AgentTools {
     /// What a server offers is cached a server, not a session: all threads see its tools change together.
     async fn tools(&self, agent: &str, _root: &ThreadId) -> ToolSet {
         // A set: a server that is named twice must not clash with itself.
-        let servers: BTreeSet<String> = match self.config.agent(agent) {
+        let config = self.config.agent(agent);
+        let shares = config.as_ref().is_ok_and(|config| config.shared_state.unwrap_or(false));
+        let servers: BTreeSet<String> = match config {
             Ok(AgentConfig { tool_servers: Some(named), .. }) => named.into_iter().collect(),
             Ok(AgentConfig { tool_servers: None, .. }) => {
                 self.config.tool_servers.keys().chain(self.config.mcp_servers.keys()).cloned().collect()
@@ -124,7 +141,7 @@ impl ToolSource for AgentTools {
         match built.get(agent) {
             Some(last) if same(&last.parts, &parts) => last.set.clone(),
             Some(_) | None => {
-                let set = self.build(&parts);
+                let set = self.build(&parts, shares);
                 built.insert(agent.to_owned(), Built { parts, set: set.clone() });
                 set
             }

@@ -22,7 +22,9 @@ fn refused(events: &[Value]) -> Option<String> {
         if (at == 0) != (kind == "RUN_STARTED") {
             return say("a run starts once, first");
         }
-        if let Some(path) = null(event) {
+        // What is shared is somebody else's.
+        let ours = !kind.starts_with("STATE_");
+        if let Some(path) = null(event).filter(|_| ours) {
             return say(&format!("{path} is null"));
         }
         let ok = match kind {
@@ -49,6 +51,8 @@ fn refused(events: &[Value]) -> Option<String> {
             "TOOL_CALL_END" => calls.remove(&id("toolCallId")),
             "TOOL_CALL_RESULT" => event["role"] == "tool" && ever.insert(id("messageId")),
             "MESSAGES_SNAPSHOT" => event["messages"].is_array(),
+            "STATE_SNAPSHOT" => event.get("snapshot").is_some(),
+            "STATE_DELTA" => event["delta"].as_array().is_some_and(|patch| !patch.is_empty()),
             "RUN_FINISHED" => {
                 over = true;
                 let outcome = event.get("outcome");
@@ -107,7 +111,25 @@ fn piece() -> impl Strategy<Value = Piece> {
             arguments,
         }),
         2 => (call, delta).prop_map(|(call, content)| Piece::Result { call, content }),
+        1 => state().prop_map(|state| Piece::State { state }),
     ]
+}
+
+/// Small values, so that what changes is often a part.
+fn state() -> impl Strategy<Value = String> {
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        "[a-z~/]{0,12}".prop_map(Value::from)
+    ];
+    let value = leaf.prop_recursive(3, 12, 4, |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+            prop::collection::btree_map("[a-c~/]{0,2}", inner, 0..4)
+                .prop_map(|fields| Value::Object(fields.into_iter().collect())),
+        ]
+    });
+    value.prop_map(|value| value.to_string())
 }
 
 fn row() -> impl Strategy<Value = Row> {
@@ -152,6 +174,29 @@ proptest! {
     fn whatever_slices_show_every_client_takes_the_stream(rows in prop::collection::vec(row(), 0..12), end in end()) {
         let events = play(&rows, end);
         prop_assert_eq!(refused(&events), None, "{:#?}", events);
+    }
+
+    #[test]
+    fn r21_a_client_that_applies_what_it_is_sent_has_the_state(states in prop::collection::vec(state(), 1..8)) {
+        let (mut stream, _) = begin("thread", "run");
+        let (mut client, mut deltas) = (Value::Null, 0);
+        for state in &states {
+            let events = stream.show(&Piece::State { state: state.clone() });
+            for event in values(&events) {
+                match event["type"].as_str() {
+                    Some("STATE_SNAPSHOT") => client = event["snapshot"].clone(),
+                    _ => {
+                        deltas += 1;
+                        let patch: json_patch::Patch = serde_json::from_value(event["delta"].clone()).unwrap();
+                        json_patch::patch(&mut client, &patch).unwrap();
+                    }
+                }
+            }
+            let expected: Value = serde_json::from_str(state).unwrap();
+            prop_assert_eq!(&client, &expected);
+            prop_assert_eq!(stream.show(&Piece::State { state: state.clone() }), vec![], "the same again is no event");
+        }
+        prop_assert!(deltas < states.len(), "the first is whole");
     }
 
     #[test]
@@ -243,6 +288,12 @@ fn frames_hold_no_line_break_but_their_own() {
         assert!(frame.starts_with("data: {") && frame.ends_with("}\n\n"), "{frame:?}");
         assert!(!frame.contains('\r') && !frame.trim_end().contains('\n'), "{frame:?}");
     }
+    let laid_out = "{\r\n  \"a\": \"x\\ny\",\n\n  \"b\": 1.50\n}";
+    let events = stream.show(&Piece::State { state: laid_out.to_owned() });
+    assert_eq!(
+        events[0].frame(),
+        "data: {\"type\":\"STATE_SNAPSHOT\",\"snapshot\":{    \"a\": \"x\\ny\",    \"b\": 1.50 }}\n\n"
+    );
 }
 
 #[test]

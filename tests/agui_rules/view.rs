@@ -80,5 +80,5 @@ pub fn request(records: &[&str]) -> RunRequest {
         None => RunRecord::Assistant { id: (*text).to_owned(), calls: Vec::new() },
     };
     let records = records.iter().map(record).collect();
-    RunRequest { run: "run".to_owned(), records, append: false, resume: None }
+    RunRequest { run: "run".to_owned(), records, append: false, resume: None, state: None }
 }

@@ -1,7 +1,7 @@
 //! What clients send is read leniently.
 
 use dormouse::agui::wire::{RunInput, WireError};
-use dormouse::message::{ContentPart, ImageData, RunRecord};
+use dormouse::message::{ContentPart, ImageData, MAX_STATE_BYTES, RunRecord};
 use serde_json::{Value, json};
 
 fn parse(value: &Value) -> Result<RunInput, WireError> {
@@ -109,4 +109,21 @@ fn odd_ids_are_ids() {
     assert_eq!(read.unwrap().thread_id, long);
     let longer = "x".repeat(1_025);
     assert!(parse(&json!({ "threadId": longer, "runId": "r", "messages": [] })).is_err());
+}
+
+#[test]
+fn r21_of_a_state_its_text_is_taken_and_what_says_nothing_is_none() {
+    let with = |state: &str| {
+        let body = format!(r#"{{"threadId":"t","runId":"r","messages":[],"state":{state}}}"#);
+        RunInput::parse(body.as_bytes()).map(|read| read.request.state.map(|state| state.get().to_owned()))
+    };
+    for nothing in ["null", "{}", " { } "] {
+        assert_eq!(with(nothing), Ok(None), "{nothing}");
+    }
+    for state in [r#"{"a": 1.0, "b": null}"#, "[]", "0", "false", r#""""#, "12345678901234567890123"] {
+        assert_eq!(with(state), Ok(Some(state.to_owned())));
+    }
+    assert_eq!(parse(&json!({ "threadId": "t", "runId": "r", "messages": [] })).unwrap().request.state, None);
+    let long = format!("{:?}", "x".repeat(MAX_STATE_BYTES));
+    assert_eq!(with(&long), Err(WireError::StateTooLarge(MAX_STATE_BYTES + 2)));
 }

@@ -113,7 +113,8 @@ async fn killed(at: usize, point: Option<Point>) -> (Vec<String>, Vec<(String, S
     let answers =
         vec![said(&asked[0], json!({ "approved": true })), edited(&asked[1], json!({ "text": "c" }))];
     let records = vec![user("u1", "")];
-    let request = RunRequest { run: "r2".to_owned(), records, append: false, resume: Some(answers) };
+    let request =
+        RunRequest { run: "r2".to_owned(), records, append: false, resume: Some(answers), state: None };
     for step in 0..3 {
         let delivery = match step {
             0 => world.message(&InputMessage::plain(thread(), InputContent::Run(request.clone()))),

@@ -85,7 +85,8 @@ pub async fn guarded() -> World {
 pub async fn resume(world: &World, name: &str, answers: Vec<ResumeAnswer>, records: &[RunRecord]) {
     world.store.put_run(&thread(), &RunRow::queued(name, "{}", FOR_EVER), NOW_MS).await.unwrap();
     let records = records.to_vec();
-    let request = RunRequest { run: name.to_owned(), records, append: false, resume: Some(answers) };
+    let request =
+        RunRequest { run: name.to_owned(), records, append: false, resume: Some(answers), state: None };
     world.done(&world.message(&InputMessage::plain(thread(), InputContent::Run(request)))).await;
 }
 
@@ -267,7 +268,7 @@ async fn a_fork_and_its_source_go_on_and_are_edited_apart() {
     world.done(&world.message(&InputMessage::plain(fork.clone(), content))).await;
     let on_fork = async |name: &str, records: Vec<RunRecord>| {
         world.store.put_run(&fork, &RunRow::queued(name, "{}", FOR_EVER), NOW_MS).await.unwrap();
-        let request = RunRequest { run: name.to_owned(), records, append: false, resume: None };
+        let request = RunRequest { run: name.to_owned(), records, append: false, resume: None, state: None };
         world.done(&world.message(&InputMessage::plain(fork.clone(), InputContent::Run(request)))).await;
         let row = world.store.run(&fork, name).await.unwrap().unwrap();
         assert_eq!(row.end.as_deref(), Some(r#"{"type":"finished"}"#), "{name}");

@@ -212,6 +212,7 @@ async fn h9_the_same_answers_at_once_run_the_tool_once_and_both_streams_end() {
             records: vec![user("u1", "")],
             append: false,
             resume: Some(vec![approved(&asked, true)]),
+            state: None,
         };
         batch.push(world.message(&InputMessage::plain(thread(), InputContent::Run(request))));
     }
@@ -307,6 +308,7 @@ async fn killed(point: Option<Point>) -> (Vec<String>, Vec<(String, CallId, usiz
         records: vec![user("u1", "")],
         append: false,
         resume: Some(vec![chosen(call.as_str(), json!("b"))]),
+        state: None,
     };
     let delivery = world.message(&InputMessage::plain(thread(), InputContent::Run(request)));
     match point {

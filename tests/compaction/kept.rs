@@ -1,11 +1,14 @@
 //! What a summary stands for is still there: for events, late results, replies that are sent late, children, forks and
 //! rewinds.
 
+use std::sync::Arc;
+
 use dormouse::message::{
-    CallId, Compact, ContentPart, Fork, InputContent, InputMessage, ItemBody, Rewind, RewindTarget,
-    Synthetic, ThreadId,
+    CallId, Compact, ContentPart, Fork, InputContent, InputMessage, ItemBody, RawJson, Rewind, RewindTarget,
+    RunRecord, RunRequest, Synthetic, ThreadId,
 };
-use dormouse::store::ConversationStore;
+use dormouse::store::{ConversationStore, shared_state};
+use dormouse::thread::HistoryManager;
 
 use crate::bed::{Bed, texts};
 use crate::world::{Delivery, THREAD};
@@ -301,4 +304,42 @@ async fn standing_instructions_stay_word_for_word_in_front_of_the_summary_and_ar
     }
     let told = bed.world.model.requests().into_iter().filter(crate::bed::is_summary);
     assert!(told.into_iter().all(|request| !texts(&request).concat().contains("use tabs")));
+}
+
+#[tokio::test]
+async fn r21_a_state_behind_the_summary_is_still_what_is_shared() {
+    let bed = Bed::new();
+    let store = &bed.world.store;
+    let shares = RunRequest {
+        run: "r1".to_owned(),
+        records: vec![RunRecord::User { id: "u1".to_owned(), parts: vec![ContentPart::text("say one")] }],
+        append: true,
+        resume: None,
+        state: Some(RawJson::parse(r#"{"a":1}"#).unwrap()),
+    };
+    bed.say("say zero").await;
+    bed.world.done(&operation(&bed, THREAD, InputContent::Run(shares))).await;
+    bed.turns(0..16).await;
+    bed.compact().await;
+    let manager = || {
+        let (port, states) = (Arc::new(store.clone()), Arc::new(store.clone()));
+        HistoryManager::load(port, states, ThreadId::from(THREAD), &[])
+    };
+    let state = async || {
+        let state = manager().await.unwrap().state().await.unwrap();
+        let meta = bed.meta().await;
+        assert_eq!(shared_state(store, &meta).await.unwrap(), state, "whoever looks it up");
+        state.map(|state| state.get().to_owned())
+    };
+    assert!(manager().await.unwrap().history().unread() > 6, "its item is not even read");
+    assert_eq!(state().await.as_deref(), Some(r#"{"a":1}"#));
+    let rewind = |turn| Rewind { target: RewindTarget::Turn(turn), seen: None, then: None };
+    bed.world.done(&operation(&bed, THREAD, InputContent::Rewind(rewind(4)))).await;
+    assert_eq!(
+        state().await.as_deref(),
+        Some(r#"{"a":1}"#),
+        "a rewind behind it, and in front of the summary's end"
+    );
+    bed.world.done(&operation(&bed, THREAD, InputContent::Rewind(rewind(1)))).await;
+    assert_eq!(state().await, None);
 }

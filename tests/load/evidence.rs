@@ -134,6 +134,7 @@ fn stored(body: &ItemBody) -> Stored {
         ItemBody::System(_)
         | ItemBody::Event(_)
         | ItemBody::BackendToolCall(_)
+        | ItemBody::State(_)
         | ItemBody::Unknown { .. } => Stored::Other(body.kind().to_owned()),
     }
 }

@@ -229,7 +229,10 @@ impl Thread {
             }
             ItemBody::Assistant(_) => self.said.push(item.seq),
             ItemBody::Reasoning(_) | ItemBody::Event(_) => {}
-            ItemBody::System(_) | ItemBody::BackendToolCall(_) | ItemBody::Unknown { .. } => {
+            ItemBody::System(_)
+            | ItemBody::BackendToolCall(_)
+            | ItemBody::State(_)
+            | ItemBody::Unknown { .. } => {
                 return Err(format!("an item of kind {}", item.body.kind()));
             }
         }

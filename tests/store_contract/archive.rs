@@ -16,7 +16,7 @@ fn span(thread: &str, epoch: u32, to: u64) -> Span {
 fn rewound(meta: &Meta, base: Vec<Span>, texts: &[&str]) -> Commit {
     let at = Meta { epoch: Epoch(meta.epoch.0 + 1), base, head: Seq::FIRST, ..meta.clone() };
     let expect = Expect::At { epoch: meta.epoch, head: meta.head, token: meta.token.clone() };
-    Commit { expect, left: Some(meta.base.clone()), ..append(&at, texts) }
+    Commit { expect, left: vec![(meta.epoch, meta.base.clone())], ..append(&at, texts) }
 }
 
 pub async fn i8_a_log_that_was_left_is_read_with_what_it_inherits(bed: &Bed) {
@@ -35,6 +35,26 @@ pub async fn i8_a_log_that_was_left_is_read_with_what_it_inherits(bed: &Bed) {
     assert_eq!((texts(&one), one.base), (vec![said("c")], vec![span("t", 0, 1)]));
     assert_eq!((two.items.len(), three.items.len()), (0, 0));
     assert_eq!(raws(&bed.load(&meta.thread).await), [said("a"), said("c")]);
+}
+
+pub async fn a_thread_is_made_with_branches_that_only_inherit(bed: &Bed) {
+    let log = ThreadId::from("snapshot branches");
+    bed.store.put_log(&log, &[item(1, &said("a")), item(2, &said("b")), item(3, &said("c"))]).await.unwrap();
+    let piece = |from, to| Span { from: Seq(from), ..span("snapshot branches", 0, to) };
+    let mut make = create("made", &[]);
+    make.meta.epoch = Epoch(2);
+    make.meta.base = vec![piece(0, 1), piece(2, 3)];
+    make.left = vec![(Epoch(0), vec![piece(0, 2)]), (Epoch(1), vec![piece(0, 1)])];
+    assert_eq!(bed.commit(make.clone()).await, Committed::Done);
+    assert_eq!(raws(&bed.load(&"made".into()).await), [said("a"), said("c")]);
+    for (epoch, base) in make.left.clone() {
+        let read = bed.store.log(&"made".into(), epoch).await.unwrap();
+        assert_eq!((read.base, read.items.len()), (base, 0));
+    }
+    make.meta.token = token();
+    make.left = vec![(Epoch(0), Vec::new())];
+    assert_eq!(bed.commit(make).await, Committed::LostRace, "all of it or nothing");
+    assert_eq!(bed.store.log(&"made".into(), Epoch(0)).await.unwrap().base, [piece(0, 2)]);
 }
 
 pub async fn the_log_of_a_snapshot_is_written_again_without_effect(bed: &Bed) {
@@ -245,10 +265,13 @@ pub async fn the_oldest_threads_are_listed_first_and_only_those_before_a_time(be
         assert_eq!(bed.commit(make.clone()).await, Committed::Done);
         made.push(make.meta.thread);
     }
-    let names = |limit| async move {
-        let found = bed.archive.oldest_threads(1_008_000, limit).await.unwrap();
+    let names = |from, limit| async move {
+        let found = bed.archive.oldest_threads(from, 1_008_000, limit).await.unwrap();
         found.into_iter().map(|thread| thread.thread).collect::<Vec<_>>()
     };
-    assert_eq!(names(100).await, made[..8]);
-    assert_eq!(names(3).await, made[..3]);
+    assert_eq!(names(0, 100).await, made[..8]);
+    assert_eq!(names(0, 3).await, made[..3]);
+    assert_eq!(names(1_002_000, 3).await, made[2..5], "page by page");
+    assert_eq!(names(1_007_001, 3).await, []);
+    assert_eq!(names(1_008_000, 3).await, []);
 }

@@ -6,7 +6,7 @@ use dormouse::message::{CallId, DedupId, Epoch, ItemBody, MessageId, RawJson, Se
 use dormouse::model::Usage;
 use dormouse::store::{
     ChoiceRow, Commit, Committed, DedupLife, ImagesOut, Kinship, Meta, NamedWindow, NewThread, OutboxEntry,
-    PendingCall, Promise, Prune, ResultsOut, Span, StoreError, SubscriptionChange, ThreadKind,
+    PendingCall, Position, Promise, Prune, ResultsOut, Span, StoreError, SubscriptionChange, ThreadKind,
 };
 
 use crate::bed::{Bed, append, create, days, item, now_ms, parked, raws, said};
@@ -56,6 +56,7 @@ fn rich(commit: &mut Commit) {
     meta.images_out = ImagesOut { before: 12, nth: 1, refused: vec!["abc".into()] };
     meta.results_out = ResultsOut { epoch: Epoch(0), seqs: vec![Seq(2)] };
     meta.window = Some(NamedWindow { model: "m".into(), tokens: 128_000, configured: Some(200_000) });
+    meta.state = Some(Position { thread: "p".into(), epoch: Epoch(3), seq: Seq(9) });
     meta.usage = Some(Usage { input: 10, output: 2, cached: 7 });
 }
 

@@ -6,10 +6,10 @@ use std::io::Write;
 use std::process::Command;
 use std::time::Duration;
 
-#[path = "driver.rs"]
-mod runs;
 #[path = "tool_server.rs"]
 mod tools;
+
+use crate::runs;
 
 pub use tools::serve as tool_server;
 
@@ -21,11 +21,12 @@ const STEP: &str = "30000";
 /// Drivers wait for what a browser does at once: one after another they disturb each other less.
 static ONE_AT_A_TIME: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
-/// An agent with a scripted model and those tools, one of which asks first.
+/// An agent with a scripted model and those tools, one of which asks first; it changes what clients share with it.
 pub fn config(tools: &str) -> String {
     format!(
         "allow_http_hosts = ['127.0.0.1']\n[models.default]\nprovider = 'scripted'\n\
-         [tool_servers.srv]\nurl = '{tools}'\ndestructive = 'ask'\n"
+         [tool_servers.srv]\nurl = '{tools}'\ndestructive = 'ask'\n\
+         [agents.default]\nshared_state = true\n"
     )
 }
 

@@ -241,6 +241,7 @@ pub fn tell(body: &ItemBody) -> String {
         ItemBody::Reasoning(item) => format!("reasoning: {}", item.text),
         ItemBody::Interrupt(_) => "interrupt".to_owned(),
         ItemBody::Event(item) => format!("event: {}", ContentPart::join_text(&item.parts)),
+        ItemBody::State(item) => format!("state: {}", item.state.get()),
         ItemBody::Unknown { kind } => format!("unknown: {kind}"),
     }
 }

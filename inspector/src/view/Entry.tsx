@@ -220,6 +220,14 @@ export function EntryCard({ entry, around }: { entry: Entry; around: Around }) {
           <Text text={item.text ?? ""} />
         </Card>
       );
+    case "state":
+      return (
+        <Card kind="note" icon="note" title="State" label="State shared with the application" entry={entry} around={around}>
+          <Fold summary="What the application and the agent share from here on" hide="Hide">
+            <Text code text={JSON.stringify(item.state, null, 2)} />
+          </Fold>
+        </Card>
+      );
     case "backend_tool_call":
       return (
         <Card kind="call" icon="out" title={<span class="mono">{item.tool_type}</span>} label="Tool of the provider" entry={entry} around={around}>

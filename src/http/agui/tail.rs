@@ -8,7 +8,7 @@ use futures::Stream;
 use tokio::time::Instant;
 
 use super::StreamTime;
-use super::views::{self, current};
+use super::views::{View, current};
 use super::watch::{Run, Watch};
 use crate::agui::emit::{self, End, Piece};
 use crate::agui::wire::{Event, Message};
@@ -76,13 +76,14 @@ impl Tail {
         async_stream::stream! {
             let (mut stream, started) = emit::begin(&self.thread_name, &self.run);
             yield started.frame();
-            let mut messages = self.messages().await;
+            let View { mut messages, state, .. } = self.view().await;
             if active.is_some() {
                 // What the run has made so far is shown by its own events.
                 let last = messages.iter().rposition(|message| matches!(message, Message::User { .. }));
                 messages.truncate(last.map_or(0, |last| last + 1));
             }
-            for event in stream.snapshot(messages).into_iter().chain(stream.end(End::Finished, Vec::new)) {
+            let shared = state.and_then(|state| stream.share(state.get()));
+            for event in shared.into_iter().chain(stream.snapshot(messages)).chain(stream.end(End::Finished, Vec::new)) {
                 yield event.frame();
             }
             if let Some(run) = active {
@@ -147,11 +148,15 @@ impl Tail {
                 }
                 tokio::time::sleep(pause).await;
             };
-            let end = self.in_full(end).await;
-            let messages = match &end {
-                End::Unchanged => self.messages().await,
-                End::Finished | End::Interrupted { .. } | End::Failed { .. } => Vec::new(),
+            // A client that is to answer goes by what it has; one that has missed the run has nothing else.
+            let view = match &end {
+                End::Unchanged | End::Interrupted { .. } => self.view().await,
+                End::Finished | End::Failed { .. } => View::default(),
             };
+            if let Some(event) = view.state.as_ref().and_then(|state| stream.share(state.get())) {
+                yield event.frame();
+            }
+            let (end, messages) = (view.with_addresses(end), view.messages);
             for event in stream.end(end, || messages) {
                 yield event.frame();
             }
@@ -182,18 +187,6 @@ impl Tail {
         }
     }
 
-    /// Where to consent, and what is large, is kept with the open question alone, not with how the run ended.
-    async fn in_full(&self, end: End) -> End {
-        let End::Interrupted { interrupts } = end else { return end };
-        match views::in_full(&*self.store, &self.thread, interrupts.clone()).await {
-            Ok(interrupts) => End::Interrupted { interrupts },
-            Err(error) => {
-                tracing::warn!(thread = %self.thread, %error, "a client is not told all of what is asked");
-                End::Interrupted { interrupts }
-            }
-        }
-    }
-
     async fn renew(&self) {
         let Some(runs) = self.store.runs() else { return };
         let now_ms = SystemClock.now_ms();
@@ -203,12 +196,12 @@ impl Tail {
         }
     }
 
-    async fn messages(&self) -> Vec<Message> {
+    async fn view(&self) -> View {
         match current(&*self.store, &self.thread).await {
-            Ok(view) => view.messages,
+            Ok(view) => view,
             Err(error) => {
                 tracing::warn!(thread = %self.thread, %error, "a thread cannot be shown");
-                Vec::new()
+                View::default()
             }
         }
     }

@@ -170,8 +170,13 @@ impl ArchiveStore for DynamoStore {
         }
     }
 
-    async fn oldest_threads(&self, before_ms: i64, limit: usize) -> Result<Vec<ThreadSummary>, StoreError> {
-        self.oldest(before_ms, limit).await
+    async fn oldest_threads(
+        &self,
+        from_ms: i64,
+        before_ms: i64,
+        limit: usize,
+    ) -> Result<Vec<ThreadSummary>, StoreError> {
+        self.oldest(from_ms, before_ms, limit).await
     }
 
     async fn erase(&self, thread: &ThreadId, logs: Logs) -> Result<(), StoreError> {

@@ -94,8 +94,8 @@ impl DynamoStore {
             actions.push(self.put(codec::heir_row(ancestor, thread), PutIf::Any));
             actions.push(self.absent(&keys::erased(ancestor)));
         }
-        if let (Expect::At { epoch, .. }, Some(left)) = (&commit.expect, &commit.left) {
-            actions.push(self.put(codec::base_row(thread, *epoch, left), PutIf::Any));
+        for (epoch, base) in &commit.left {
+            actions.push(self.put(codec::base_row(thread, *epoch, base), PutIf::Any));
         }
         for item in &commit.items {
             let row = codec::item_row(thread, commit.meta.epoch, item);

@@ -41,6 +41,8 @@ const PRUNE: &str = "prune";
 const IMAGES_OUT: &str = "images_out";
 const NEXT_TURN: &str = "next_turn";
 const TURN_ID: &str = "turn_id";
+/// Where the newest state stands.
+const STATE: &str = "state";
 const PENDING: &str = "pending";
 const OUTBOX: &str = "outbox";
 const OPEN: &str = "open";
@@ -95,6 +97,7 @@ pub(super) fn owned(meta: &Meta) -> Vec<Assignment> {
         (CLOSED, Some(AttributeValue::Bool(meta.closed))),
         (NEXT_TURN, Some(n(meta.next_turn))),
         (TURN_ID, meta.turn_id.as_ref().map(|id| s(id.as_str()))),
+        (STATE, meta.state.as_ref().map(json)),
         (PENDING, Some(json(&meta.pending))),
         (OUTBOX, Some(json(&meta.outbox))),
         (OPEN, Some(json(&meta.open))),
@@ -225,6 +228,7 @@ pub(super) fn read(row: &Row) -> Result<Meta, StoreError> {
             last: count(GEN_LAST)?,
             run: text(row, COMPACT_RUN).and_then(|run| serde_json::from_str(run).ok()).unwrap_or_default(),
         },
+        state: text(row, STATE).and_then(|state| serde_json::from_str(state).ok()),
         shown: text(row, SHOWN).and_then(|shown| serde_json::from_str(shown).ok()),
         asked: text(row, ASKED).and_then(|asked| serde_json::from_str(asked).ok()).unwrap_or_default(),
         run: text(row, RUN).map(str::to_owned),

@@ -64,13 +64,18 @@ impl DynamoStore {
         Ok(threads)
     }
 
-    /// Of every shard the oldest threads before a time, merged.
+    /// Of every shard the oldest threads of a time, merged.
     pub(super) async fn oldest(
         &self,
+        from_ms: i64,
         before_ms: i64,
         limit: usize,
     ) -> Result<Vec<ThreadSummary>, StoreError> {
-        let before = keys::list_place(before_ms, "");
+        if from_ms >= before_ms {
+            return Ok(Vec::new());
+        }
+        // In front of every thread of that time: no thread is without a name.
+        let (from, before) = (keys::list_place(from_ms, ""), keys::list_place(before_ms, ""));
         let mut found = Vec::new();
         for shard in (0..keys::LIST_SHARDS).map(|shard| keys::list_pk(List::Threads, shard)) {
             let mut next: Option<HashMap<String, AttributeValue>> = None;
@@ -82,8 +87,11 @@ impl DynamoStore {
                             .query()
                             .table_name(&*self.table)
                             .index_name(LISTS)
-                            .key_condition_expression(format!("{LPK} = :shard AND {LSK} < :before"))
+                            .key_condition_expression(format!(
+                                "{LPK} = :shard AND {LSK} BETWEEN :from AND :before"
+                            ))
                             .expression_attribute_values(":shard", s(&shard))
+                            .expression_attribute_values(":from", s(&from))
                             .expression_attribute_values(":before", s(&before))
                             .set_exclusive_start_key(next.clone())
                             .send()

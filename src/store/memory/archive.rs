@@ -76,9 +76,14 @@ impl ArchiveStore for MemoryStore {
         Ok(())
     }
 
-    async fn oldest_threads(&self, before_ms: i64, limit: usize) -> Result<Vec<ThreadSummary>, StoreError> {
+    async fn oldest_threads(
+        &self,
+        from_ms: i64,
+        before_ms: i64,
+        limit: usize,
+    ) -> Result<Vec<ThreadSummary>, StoreError> {
         let mut threads = self.list_threads(usize::MAX).await?;
-        threads.retain(|thread| thread.created_at_ms < before_ms);
+        threads.retain(|thread| (from_ms..before_ms).contains(&thread.created_at_ms));
         threads.reverse();
         threads.truncate(limit);
         Ok(threads)

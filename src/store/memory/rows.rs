@@ -111,9 +111,7 @@ impl Thread {
                 meta.compaction = born.compaction.clone();
             }
         }
-        if let (Some(base), Some(left)) = (left, &self.meta) {
-            self.bases.insert(left.epoch, base);
-        }
+        self.bases.extend(left);
         self.logs.extend(items.into_iter().map(|item| ((meta.epoch, item.seq), item)));
         self.meta = Some(meta);
         self.dedup.extend(dedup.into_iter().map(|(id, life)| (id, life.expiry_ms(now_ms))));

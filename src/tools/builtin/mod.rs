@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `recall` | `recall` |
 //! | `schedules` | `schedule` |
+//! | `state` | `read_state`, `update_state` |
 //! | `subscriptions` | `cancel_subscription` |
 //! | `threads` | `spawn_thread`, `report_to_parent`, `close_thread`, `send_message_to_child` |
 //! | `timers` | `sleep`, `sleep_until`, `sleep_until_event_or_input` |
@@ -11,6 +12,7 @@
 
 mod recall;
 mod schedules;
+mod state;
 mod subscriptions;
 mod threads;
 mod timers;
@@ -24,6 +26,8 @@ use super::{Tool, ToolError};
 use crate::queue::TimerSender;
 use crate::rap::token::CallbackTokens;
 use crate::store::Store;
+pub use state::UPDATE_STATE_TOOL;
+pub(crate) use state::patched;
 pub use threads::CLOSE_TOOL;
 
 /// All that need no timers.
@@ -34,6 +38,11 @@ pub fn all(store: &Arc<dyn Store>) -> Vec<Arc<dyn Tool>> {
     ];
     tools.extend(threads::all(store));
     tools
+}
+
+/// Those of agents that share something with their user's application.
+pub fn shared_state(store: &Arc<dyn Store>) -> Vec<Arc<dyn Tool>> {
+    state::all(store)
 }
 
 /// Those that wait; without a way to set timers only the one that needs none.

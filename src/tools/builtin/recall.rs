@@ -157,8 +157,10 @@ fn said(body: &ItemBody) -> Option<String> {
         }
         ItemBody::BackendToolCall(call) => format!("assistant: {}", call.summary),
         ItemBody::Event(event) => format!("event: {}", ContentPart::join_text(&event.parts)),
-        ItemBody::System(_) | ItemBody::Reasoning(_) | ItemBody::Interrupt(_) | ItemBody::Unknown { .. } => {
-            return None;
-        }
+        ItemBody::System(_)
+        | ItemBody::Reasoning(_)
+        | ItemBody::Interrupt(_)
+        | ItemBody::State(_)
+        | ItemBody::Unknown { .. } => return None,
     })
 }

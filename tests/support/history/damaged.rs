@@ -2,8 +2,8 @@
 
 use dormouse::message::{
     AssistantItem, BackendToolCallItem, CallId, ContentPart, EventItem, ImageData, InterruptItem, ItemBody,
-    Outcome, RawJson, ReasoningItem, SettledBy, SyntheticReason, SystemItem, ToolCallItem, ToolResultItem,
-    UserItem,
+    Outcome, RawJson, ReasoningItem, SettledBy, StateItem, SyntheticReason, SystemItem, ToolCallItem,
+    ToolResultItem, UserItem,
 };
 use proptest::prelude::*;
 
@@ -278,6 +278,9 @@ fn item() -> impl Strategy<Value = ItemBody> {
                 summary,
             })
         }),
+        1 => prop::sample::select(&BLOCKS[..]).prop_map(|block| {
+            ItemBody::State(StateItem { state: RawJson::parse(block).expect("JSON") })
+        }),
         1 => odd_row(),
     ]
 }
@@ -310,7 +313,10 @@ fn number(items: &mut [ItemBody]) {
                 reasoning.text.push_str(&format!("{}#{at}#", reasoning.model));
                 continue;
             }
-            ItemBody::ToolCall(_) | ItemBody::Interrupt(_) | ItemBody::Unknown { .. } => continue,
+            ItemBody::ToolCall(_)
+            | ItemBody::Interrupt(_)
+            | ItemBody::State(_)
+            | ItemBody::Unknown { .. } => continue,
         };
         for part in parts {
             if let ContentPart::Text(text) = part {
