@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use aws_sdk_dynamodb::types::AttributeValue;
 use aws_sdk_sqs::types::{Message, MessageSystemAttributeName as Attribute};
-use dormouse::config::Config;
+use dormouse::config::{Config, ToolServerConfig};
 use dormouse::http::{Access, HttpDeps, router};
 use dormouse::local::aws::{EmbeddedAws, EmbeddedOptions};
 use dormouse::message::{CallId, InputMessage, ItemBody, MessageId, ThreadId};
@@ -72,7 +72,14 @@ impl Cloud {
         let front: Arc<DynamoStore> = Arc::new(store.clone());
         let sender = Arc::new(SqsInput::new(aws.sqs_client(), aws.input_queue_url(), front.clone()));
         let tokens = CallbackTokens::new(CallbackKeys::from_json(KEYS).unwrap(), &http_url);
-        let callback = CallbackDeps { store: front, sender, tokens, config: Arc::new(Config::default()) };
+        // As in the functions: questions are taken from the host of a configured tool server.
+        let tool_server = ToolServerConfig { url: tools_url.clone(), ..Default::default() };
+        let config = Arc::new(Config {
+            tool_servers: [("tools".to_owned(), tool_server)].into(),
+            allow_http_hosts: vec!["127.0.0.1".to_owned()],
+            ..Config::default()
+        });
+        let callback = CallbackDeps { store: front, sender, tokens, config };
         tokio::spawn(async move {
             axum::serve(
                 listener,
