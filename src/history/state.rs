@@ -9,7 +9,13 @@ use crate::store::{Position, Span, behind, position};
 impl History {
     /// The state that counts, if its item is in hand.
     pub fn state_in_hand(&self) -> Option<&RawJson> {
-        self.bodies().rev().find_map(ItemBody::state)
+        let drafts = self.safe.iter().chain(&self.unvalidated).rev();
+        if let Some(draft) = drafts.filter_map(|draft| draft.body.state()).next() {
+            return Some(draft);
+        }
+        let newest = self.committed.iter().rev().find(|item| item.body.state().is_some());
+        // Of one that was not read whole, nothing but that it is there.
+        newest.filter(|item| item.facts.excerpt_of.is_none())?.body.state()
     }
 
     /// Where the newest committed state stands.

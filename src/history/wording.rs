@@ -70,6 +70,17 @@ pub fn shared_state(state: Option<&str>) -> String {
     }
 }
 
+/// What an agent is told that has changed it.
+pub fn state_updated(state: &str) -> String {
+    match state.len() > TOLD_STATE_BYTES {
+        true => format!(
+            "The state is updated. It has {} bytes of JSON now: read parts of it with read_state.",
+            state.len()
+        ),
+        false => format!("The state is updated. As JSON, it is now:\n{state}"),
+    }
+}
+
 /// What a summariser is told.
 pub fn summary_instructions(target: u64) -> String {
     format!(

@@ -1,8 +1,9 @@
 //! The short form of a long tool result, as old turns show it: its beginning and its end. It is stored beside a result
-//! whose text is in rows of its own, so that these need not be read.
+//! whose text is in rows of its own, so that these need not be read. So is that of a state which is not the newest one.
 
 use super::content::ContentPart;
-use super::item::{ItemBody, ToolResultItem};
+use super::item::{ItemBody, StateItem, ToolResultItem};
+use super::json::RawJson;
 
 /// Characters of text above which an old result is shortened.
 pub const EXCERPT_ABOVE: usize = 4_000;
@@ -45,7 +46,15 @@ pub fn text_chars(parts: &[ContentPart]) -> usize {
 
 /// The short form of an item, and the characters of its text; none for what is never shortened.
 pub fn excerpt_of(body: &ItemBody) -> Option<(ItemBody, usize)> {
-    let ItemBody::ToolResult(result) = body else { return None };
+    let result = match body {
+        ItemBody::ToolResult(result) => result,
+        // That there was one is all that counts of a state that another one has followed.
+        ItemBody::State(item) => {
+            let none = StateItem { state: RawJson::empty_object() };
+            return Some((ItemBody::State(none), item.state.get().chars().count()));
+        }
+        _ => return None,
+    };
     let parts = excerpt(&result.parts)?;
     let short = ToolResultItem { parts, display_as: None, ..result.clone() };
     Some((ItemBody::ToolResult(short), text_chars(&result.parts)))

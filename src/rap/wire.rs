@@ -20,6 +20,8 @@ const BAD_IMAGE: &str = "(the tool returned an image that cannot be read)";
 const MAX_URL_BYTES: usize = 4_096;
 /// Bytes of a choice's prompt and answers together; people have to read them.
 const MAX_CHOICE_BYTES: usize = 64 * 1024;
+/// Answers of one question.
+const MAX_CHOICES: usize = 1_000;
 /// Bytes of a view's type; it is part of a key.
 const MAX_VIEW_TYPE_BYTES: usize = 128;
 
@@ -338,6 +340,9 @@ impl Callback {
         let bytes = prompt.len() + choices.iter().map(String::len).sum::<usize>();
         if bytes > MAX_CHOICE_BYTES {
             return Err(PayloadError { field: "choices", problem: "and prompt are longer than 64 KiB" });
+        }
+        if choices.len() > MAX_CHOICES {
+            return Err(PayloadError { field: "choices", problem: "has more than 1,000 answers" });
         }
         if choices.is_empty() {
             return Err(PayloadError { field: "choices", problem: "is empty" });

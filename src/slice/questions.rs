@@ -27,6 +27,9 @@ const AUTH_URL: &str = "authUrl";
 /// be as large as a callback.
 const MAX_TOLD_BYTES: usize = 16 * 1024;
 
+/// Questions that are shown, and answered, at once: a commit has room to end so many. Others follow them.
+pub(crate) const MAX_ASKED: usize = 10;
+
 /// An open question.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Question {
@@ -64,7 +67,7 @@ pub(crate) fn told(asked: &[Question]) -> Vec<Interrupt> {
         room = left.unwrap_or(room);
         left.is_some()
     };
-    let told = asked.iter().map(Question::interrupt);
+    let told = asked.iter().take(MAX_ASKED).map(Question::interrupt);
     told.map(|interrupt| match fits(&interrupt) {
         true => interrupt,
         false => Interrupt { message: None, response_schema: None, ..interrupt },
@@ -77,7 +80,10 @@ pub(crate) fn interrupts(loaded: &Loaded) -> Vec<Interrupt> {
     let row = |id: &CallId| loaded.choices.iter().find(|row| &row.id == id);
     let pending = loaded.meta.iter().flat_map(|meta| &meta.pending).filter(|call| !call.parked);
     let questions = pending.flat_map(|call| asked_of(call, row));
-    questions.map(|question| Interrupt { metadata: question.address(), ..question.interrupt() }).collect()
+    questions
+        .take(MAX_ASKED)
+        .map(|question| Interrupt { metadata: question.address(), ..question.interrupt() })
+        .collect()
 }
 
 fn asked_of<'a>(call: &PendingCall, row: impl Fn(&CallId) -> Option<&'a ChoiceRow>) -> Vec<Question> {

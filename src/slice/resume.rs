@@ -51,6 +51,11 @@ pub(super) async fn check(
     let mut over = 0;
     for answer in answers.iter().filter(|answer| of(answer).is_none()) {
         let (code, why) = match standing(manager, answer).await? {
+            // Its client could not know that the tool has gone on by itself, and has to answer everything it was asked.
+            Standing::Moot => {
+                over += 1;
+                continue;
+            }
             Standing::Over => {
                 over += 1;
                 (UNKNOWN_INTERRUPT, "has been answered")
@@ -124,8 +129,10 @@ async fn check_edits(
 
 /// How an answer stands whose question is not open.
 enum Standing {
-    /// It was given before, or is not needed any more.
+    /// It was given before.
     Over,
+    /// It is not needed any more.
+    Moot,
     /// Nobody has given one in time.
     Expired,
     /// There was no such question, or it has another answer.
@@ -140,8 +147,7 @@ async fn standing(manager: &mut HistoryManager, answer: &ResumeAnswer) -> Result
     let id = CallId::new(&answer.interrupt);
     let call = CallId::of_choice(&id);
     if id == call.authorization() && manager.history().call(&call).is_some() {
-        // The tool has gone on by itself.
-        return Ok(Standing::Over);
+        return Ok(Standing::Moot);
     }
     Ok(match manager.is_processed(&held::expiry_id(&thread, &id)).await? {
         true => Standing::Expired,

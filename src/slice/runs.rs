@@ -89,7 +89,8 @@ pub(super) async fn start(
         None => decision,
         Some(_) => beside_answers(manager, decision),
     };
-    let asked = questions::of(manager);
+    let mut asked = questions::of(manager);
+    asked.truncate(questions::MAX_ASKED);
     if before.is_some() && is_stale(request, &decision, running.as_deref()) {
         refuse(manager, request, before, THREAD_BUSY, "another run of this thread is under way; try again");
         return Ok(PrepareResult::Handled);
@@ -292,7 +293,9 @@ pub(super) fn outcome(manager: &HistoryManager) -> Option<End> {
     let asked = questions::of(manager);
     let waits = |call: &PendingCall| asked.iter().any(|question| question.call.call == call.call);
     // What is held back works for nobody yet: it waits for the user, or for one that is out.
-    if open.iter().any(|call| call.hold.is_none() && !in_client(call) && !waits(call)) {
+    // One that only waits is not worth a pause for nothing, but holds none up.
+    let works = |call: &PendingCall| call.hold.is_none() && !in_client(call) && !waits(call);
+    if open.iter().any(|call| works(call) && (asked.is_empty() || !call.passive)) {
         return None;
     }
     if asked.is_empty() {

@@ -56,7 +56,8 @@ pub(super) async fn run_open_synchronous_calls(
     let now_ms = runtime.clock.now_ms();
     for (pending, (mut outcome, mut output)) in open.iter().zip(done) {
         for effect in std::mem::take(&mut output.effects) {
-            if let Some(refused) = apply(session, manager, &pending.call, effect, now_ms).await? {
+            if let Some(refused) = apply(session, manager, &pending.call, effect, &mut output, now_ms).await?
+            {
                 (outcome, output) = (Outcome::Error, ToolOutput::text(format!("Error: {refused}")));
                 break;
             }
@@ -102,6 +103,7 @@ async fn apply(
     manager: &mut HistoryManager,
     call: &CallId,
     effect: Effect,
+    output: &mut ToolOutput,
     now_ms: i64,
 ) -> Result<Option<String>, SliceError> {
     match effect {
@@ -122,7 +124,13 @@ async fn apply(
         }
         Effect::Close => manager.begin_closing(),
         Effect::Share(patch) => match patched(manager.state().await?.as_ref(), &patch) {
-            Ok(state) => manager.history_mut().put_state(state, now_ms),
+            Ok(state) => {
+                // The prompt of this slice still has the one before.
+                *output = ToolOutput::text(wording::state_updated(state.get()));
+                if !manager.state().await?.is_some_and(|known| known.is_same(&state)) {
+                    manager.history_mut().put_state(state, now_ms);
+                }
+            }
             Err(why) => return Ok(Some(why)),
         },
         Effect::Subscribe => {

@@ -165,6 +165,8 @@ impl Meta {
             match &mut entry.promise {
                 Promise::Notice { text } => renew(text),
                 Promise::OAuth { auth_url, .. } => renew(auth_url),
+                // What is asked quotes arguments, and what a tool wants to know.
+                Promise::RunEnd { end, .. } => renew(end),
                 Promise::Answer { response_url, .. } => renew(response_url),
                 Promise::Compact { request } => request.focus.iter_mut().for_each(&mut renew),
                 _ => {}

@@ -65,6 +65,15 @@ pub async fn held(hold: Hold) -> World {
     world
 }
 
+/// Has the calls of one of a world's tools wait for the user's word.
+pub async fn guard(world: &mut World, name: &str) {
+    let plain =
+        world.registry.iter().filter(|tool| tool.definition().name != name).cloned().collect::<Vec<_>>();
+    hold_on(world, Hold::Consent, Terms::default()).await;
+    let held = world.runtime.tools.tools("default", &thread()).await.registry;
+    world.runtime.tools = Arc::new(Registry::new(plain.into_iter().chain(held.get(name).cloned())));
+}
+
 /// Has the calls of a world's tools wait for `hold`, on those terms.
 pub async fn hold_on(world: &mut World, hold: Hold, terms: Terms) -> Arc<Timers> {
     let timers = Arc::new(Timers::default());

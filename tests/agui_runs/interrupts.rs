@@ -2,11 +2,13 @@
 //! is asked in `edges`.
 
 use dormouse::agui::wire::Interrupt;
+use dormouse::history::request::RequestMessage;
 use dormouse::message::{CallId, OAuthRequired, UserChoiceRequired};
 use dormouse::store::{Hold, StateStore};
+use dormouse::thread::{Redaction, redact};
 use serde_json::json;
 
-use super::edges::{approved, code, guarded, held, interrupts, resume};
+use super::edges::{approved, code, guard, guarded, held, interrupts, resume};
 use super::*;
 use crate::crash::{Mortal, Point};
 
@@ -333,4 +335,87 @@ async fn i4_h9_an_answer_gets_to_the_tool_wherever_a_slice_dies() {
     {
         assert_eq!(killed(Some(point)).await, expected, "{point:?}");
     }
+}
+
+/// Answers whatever is asked with a plain yes.
+fn granted(interrupt: &str) -> ResumeAnswer {
+    ResumeAnswer { resolved: true, ..given_up(interrupt) }
+}
+
+#[tokio::test]
+async fn h9_more_questions_than_a_commit_ends_are_asked_one_batch_after_the_other() {
+    let world = World::new(ScriptedModel::from_fn(|request| {
+        match request.messages.iter().any(|message| matches!(message, RequestMessage::ToolResults(_))) {
+            true => vec![ScriptedEvent::Text("done".into()), ScriptedEvent::End("end_turn".into())],
+            false => (0..12).map(|n| ScriptedEvent::call(format!("p{n}"), "echo", "{}")).collect(),
+        }
+    }));
+    run(&world, "r1", &[user("u1", "go")]).await;
+    let calls = world.pending().await;
+    for call in &calls {
+        ask_consent(&world, call).await;
+    }
+    let first = interrupts(&world, "r1").await;
+    assert_eq!((calls.len(), first.len()), (12, 10));
+    resume(&world, "r2", first.iter().map(|id| granted(id)).collect(), &[user("u1", "")]).await;
+    assert_eq!(world.store.open_choices(&thread()).await.unwrap().len(), 2);
+    for call in calls.iter().filter(|call| first.contains(&call.authorization().as_str().to_owned())) {
+        world.done(&world.result(call, "1")).await;
+    }
+    let rest = interrupts(&world, "r2").await;
+    assert_eq!(rest.len(), 2);
+    // The first batch once more changes nothing.
+    resume(&world, "r3", first.iter().map(|id| granted(id)).collect(), &[user("u1", "")]).await;
+    assert_eq!(interrupts(&world, "r3").await, rest);
+    resume(&world, "r4", rest.iter().map(|id| granted(id)).collect(), &[user("u1", "")]).await;
+    for call in world.pending().await {
+        world.done(&world.result(&call, "1")).await;
+    }
+    assert_eq!(end(&world, "r4").await, End::Finished);
+    assert_eq!(world.story().await.last().unwrap(), "assistant: done");
+}
+
+#[tokio::test]
+async fn h9_consent_that_the_tool_has_used_already_spoils_no_other_answer() {
+    let mut world = world();
+    guard(&mut world, "echo").await;
+    run(&world, "r1", &[user("u1", r#"both echo {"k":1} other {"k":2}"#)]).await;
+    let pending = world.meta().await.pending;
+    let other = pending.iter().find(|call| call.name == "other").unwrap().call.clone();
+    ask_consent(&world, &other).await;
+    let asked = interrupts(&world, "r1").await;
+    assert_eq!(asked.len(), 2, "{asked:?}");
+    // Its client is told of no result: it answers all that it was asked.
+    world.done(&world.result(&other, "2")).await;
+    let answers = asked.iter().map(|id| match id.ends_with("oauth") {
+        true => granted(id),
+        false => approved(id, true),
+    });
+    resume(&world, "r2", answers.collect(), &[user("u1", "")]).await;
+    assert_eq!(row(&world, "r2").await.state, RunState::Waiting, "{:?}", row(&world, "r2").await.end);
+    let echo = world.pending().await.remove(0);
+    assert!(world.tools.calls().contains(&echo), "it is out");
+    world.done(&world.result(&echo, "1")).await;
+    assert_eq!(end(&world, "r2").await, End::Finished);
+}
+
+#[tokio::test]
+async fn h9_a_call_that_only_waits_hides_no_question() {
+    let mut world = world();
+    guard(&mut world, "echo").await;
+    run(&world, "r1", &[user("u1", r#"both echo {"k":1} nap {}"#)]).await;
+    let asked = interrupts(&world, "r1").await;
+    resume(&world, "r2", vec![approved(&asked[0], true)], &[user("u1", "")]).await;
+    assert_eq!(row(&world, "r2").await.state, RunState::Waiting);
+}
+
+#[tokio::test]
+async fn what_was_asked_is_redacted_where_the_run_ended_with_it() {
+    let world = guarded().await;
+    run(&world, "r1", &[user("u1", r#"look echo {"k":"hunter-2"}"#)]).await;
+    assert!(row(&world, "r1").await.end.unwrap().contains("hunter-2"));
+    redact(&world.store, &thread(), &Redaction::Text("hunter-2".into())).await.unwrap();
+    let told = interrupt(&world, "r1").await;
+    assert!(told.message.unwrap().contains("[redacted]"), "it is still an end");
+    assert!(!format!("{:?}", world.meta().await).contains("hunter-2"));
 }

@@ -125,7 +125,15 @@ async fn r21_the_agent_is_told_of_the_state_changes_it_and_the_client_sees_the_c
         shown.contains(&r#"delta [{"op":"add","path":"/items/1","value":{"b":null}}]"#.to_owned()),
         "{shown:?}"
     );
-    assert_eq!(shown.last().unwrap(), "text i0-6 result: The state is updated.");
+    let answered = shown.last().unwrap();
+    assert!(
+        answered.starts_with("text i0-6 result: The state is updated. As JSON, it is now:"),
+        "{answered}"
+    );
+    assert!(
+        answered.contains(r#""items":["a",{"b":null}]"#),
+        "what the prompt of this slice does not have: {answered}"
+    );
     assert!(state(&world).await.unwrap().starts_with(r#"{"items":["a",{"b":null}]"#));
     // What cannot be applied changes nothing, and the model reads why.
     let before = state(&world).await;

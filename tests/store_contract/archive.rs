@@ -2,8 +2,8 @@
 
 use dormouse::message::{CallId, Epoch, MessageId, RawJson, Seq, ThreadId};
 use dormouse::store::{
-    ChoiceRow, Commit, Committed, DeadLetter, Expect, Kinship, Logs, Meta, NewThread, Span, TextOf,
-    ThreadKind,
+    ChoiceRow, Commit, Committed, DeadLetter, Expect, Kinship, Logs, Meta, NewThread, RunChange, RunRow,
+    RunState, Span, TextOf, ThreadKind,
 };
 
 use crate::bed::{Bed, append, create, item, parked, raws, said, token};
@@ -159,6 +159,40 @@ pub async fn redaction_rewrites_every_text_of_a_thread_and_no_other(bed: &Bed) {
     assert_eq!(bed.archive.rewrite_texts(&thread, &nothing).await.unwrap(), 0);
     let untouched = bed.load(&"u".into()).await;
     assert!(untouched.items == other.items && untouched.parked == other.parked);
+}
+
+pub async fn redaction_finds_what_a_run_ended_with(bed: &Bed) {
+    let thread = ThreadId::from("t");
+    assert_eq!(bed.commit(create("t", &[&said("a")])).await, Committed::Done);
+    let runs = bed.store.runs().unwrap();
+    let row = RunRow::queued("r", r#"{"tools":["a secret"]}"#, 0);
+    runs.put_run(&thread, &row, 1).await.unwrap();
+    runs.change_run(&thread, "r", &RunChange::End(r#"{"asked":"a secret"}"#.into()), 2).await.unwrap();
+    let rewrite = |_: TextOf, text: &str| text.contains("secret").then(|| text.replace("secret", "gone"));
+    assert!(bed.archive.rewrite_texts(&thread, &rewrite).await.unwrap() > 0);
+    let row = runs.run(&thread, "r").await.unwrap().unwrap();
+    assert_eq!(
+        (row.config.as_str(), row.end.as_deref()),
+        (r#"{"tools":["a gone"]}"#, Some(r#"{"asked":"a gone"}"#))
+    );
+    assert_eq!(row.state, RunState::Ended);
+    assert_eq!(bed.archive.rewrite_texts(&thread, &rewrite).await.unwrap(), 0);
+}
+
+pub async fn r21_requests_are_loaded_with_the_newest_state_and_everything_else_with_all(bed: &Bed) {
+    let state = |fill: char| format!(r#"{{"kind":"state","state":"{}"}}"#, fill.to_string().repeat(10_000));
+    let (first, second) = (state('a'), state('b'));
+    let make = create("t", &[&said("a"), &first, &said("b"), &second, &said("c")]);
+    assert_eq!(bed.commit(make.clone()).await, Committed::Done);
+    let request = bed.store.load_for_request(&make.meta.thread, &[]).await.unwrap();
+    assert_eq!(
+        request.items.iter().map(|item| item.body.kind()).collect::<Vec<_>>(),
+        ["assistant", "state", "assistant", "state", "assistant"]
+    );
+    assert_eq!((&*request.items[3].raw, request.items[3].facts.excerpt_of), (second.as_str(), None));
+    let of_first = &request.items[1];
+    assert!(of_first.raw.len() < 100 && of_first.facts.excerpt_of.is_some() || *of_first.raw == *first);
+    assert!(raws(&bed.load(&make.meta.thread).await) == [said("a"), first, said("b"), second, said("c")]);
 }
 
 pub async fn erasure_leaves_a_closed_name_and_what_others_inherit(bed: &Bed) {

@@ -107,8 +107,9 @@ pub(in crate::http) async fn messages(
                 body
             }
         };
-        if let Some(state) = view.state {
-            body["state"] = json!(state);
+        // One that no reader takes is left out, not the thread.
+        if let Some(Ok(state)) = view.state.map(serde_json::to_value) {
+            body["state"] = state;
         }
         Ok(axum::Json(body).into_response())
     };

@@ -11,7 +11,7 @@ use super::codec::{self, Row, body_ref, s};
 use super::keys::{self, Key, META};
 use super::meta_row::TOKEN;
 use super::reads::Range;
-use super::{DynamoStore, meta_row};
+use super::{DynamoStore, meta_row, runs};
 use crate::message::{Epoch, Item, ThreadId};
 use crate::store::{ArchiveStore, Logs, Rewrite, Span, StoreError, TextOf, ThreadSummary};
 
@@ -55,6 +55,13 @@ impl DynamoStore {
                 changed += usize::from(self.rewrite_meta(row, rewrite).await?);
                 continue;
             }
+            // What a run ended with stands beside what its client brought.
+            let ended = runs::with_end_rewritten(row, rewrite);
+            if let Some(ended) = &ended {
+                self.replace(ended.clone()).await?;
+                changed += 1;
+            }
+            let row = ended.as_ref().unwrap_or(row);
             dropped.extend(codec::old_body(row));
             let new = codec::content(row, &bodies).and_then(|text| rewrite(text_of(log, row), text));
             let Some(new) = new else {

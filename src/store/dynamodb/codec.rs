@@ -41,6 +41,8 @@ const EST: &str = "est";
 const LEFT_OUT: &str = "left_out";
 /// The short form of a result whose text is in rows of its own.
 const EXCERPT: &str = "excerpt";
+/// The kind of items that hold a shared state.
+const STATE_KIND: &str = "state";
 /// Characters of the text that it is of.
 const CHARS: &str = "chars";
 /// Facts of a newer version, as JSON.
@@ -353,6 +355,11 @@ pub(super) fn read_generation(row: &Row, bodies: &Bodies) -> Option<Generation> 
 pub(super) fn is_excerpted(row: &Row, prune: Prune) -> bool {
     let turn: u32 = number(row, TURN).unwrap_or_default();
     turn < prune.soft_before && read_excerpt(row).is_some()
+}
+
+/// Whether the item is a shared state: requests need the newest one alone.
+pub(super) fn is_state(row: &Row) -> bool {
+    text(row, KIND) == Some(STATE_KIND)
 }
 
 /// A dedup row.

@@ -102,7 +102,13 @@ impl DynamoStore {
             Depth::Request => meta.as_ref().map(|meta| meta.prune).unwrap_or_default(),
             Depth::Whole => Prune::default(),
         };
-        let needed = log.iter().map(|(_, row)| row).filter(|row| !codec::is_excerpted(row, prune));
+        let newest_state = log.iter().rposition(|(_, row)| codec::is_state(row));
+        let is_needed = |(at, row): &(usize, &Row)| match codec::is_state(row) {
+            true => depth == Depth::Whole || Some(*at) == newest_state,
+            false => !codec::is_excerpted(row, prune),
+        };
+        let rows = log.iter().map(|(_, row)| row).enumerate();
+        let needed = rows.filter(is_needed).map(|(_, row)| row);
         let summary_rows = summary.iter().flatten().chain(opener.as_ref().map(|(_, row)| row));
         let bodies = self.bodies_of(needed.chain(&waiting_rows).chain(summary_rows)).await?;
         let generation =

@@ -12,7 +12,8 @@ use super::reads::Range;
 use super::{DynamoStore, keys};
 use crate::message::ThreadId;
 use crate::store::{
-    Cursor, EVENTS_LIFE_MS, RUN_LIFE_MS, RunChange, RunEvents, RunRow, RunState, RunStore, StoreError,
+    Cursor, EVENTS_LIFE_MS, RUN_LIFE_MS, Rewrite, RunChange, RunEvents, RunRow, RunState, RunStore,
+    StoreError, TextOf,
 };
 
 const RUN: &str = "run";
@@ -43,6 +44,14 @@ fn row_of(thread: &ThreadId, run: &RunRow, now_ms: i64) -> Row {
     row.insert(ATTEMPT.to_owned(), n(run.attempt));
     row.insert(EXPIRES_AT.to_owned(), n(codec::seconds(now_ms + RUN_LIFE_MS)));
     row
+}
+
+/// A run's row with another end; none if it stays.
+pub(super) fn with_end_rewritten(row: &Row, rewrite: &Rewrite<'_>) -> Option<Row> {
+    let end = rewrite(TextOf::State, text(row, END)?)?;
+    let mut row = row.clone();
+    row.insert(END.to_owned(), s(end));
+    Some(row)
 }
 
 impl DynamoStore {

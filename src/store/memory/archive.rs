@@ -47,6 +47,13 @@ impl ArchiveStore for MemoryStore {
                     choice.body = body;
                 }
             }
+            for run in rows.runs.values_mut() {
+                for text in [&mut run.config].into_iter().chain(&mut run.end) {
+                    if let Some(new) = renew(TextOf::Opaque, text) {
+                        *text = new;
+                    }
+                }
+            }
             for view in rows.views.values_mut() {
                 if let Some(content) =
                     renew(TextOf::Opaque, view.get()).and_then(|text| RawJson::parse(&text).ok())

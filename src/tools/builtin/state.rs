@@ -17,6 +17,8 @@ use crate::tools::{Effect, Execution, Invocation, Rerun, Tool, ToolDefinition, T
 pub const UPDATE_STATE_TOOL: &str = "update_state";
 /// Changes of one call.
 const MAX_OPERATIONS: usize = 256;
+/// How deep a state may be: it is read inside of other JSON, which has its own bound.
+const MAX_DEPTH: usize = 100;
 /// Characters of one answer. More is read part by part.
 const MAX_CHARS: usize = 12_000;
 /// Members that are no data where clients keep objects.
@@ -167,7 +169,10 @@ pub(crate) fn patched(state: Option<&RawJson>, patch: &Patch) -> Result<RawJson,
             return Err(refused("its path names a prototype".to_owned()));
         }
         json_patch::patch(&mut value, std::slice::from_ref(operation)).map_err(|e| refused(e.to_string()))?;
-        // After each: copies of copies grow faster than anything could hold.
+        // After each: copies of copies grow faster, and deeper, than anything could hold.
+        if is_deeper(&value, MAX_DEPTH) {
+            return Err(refused(format!("a state is at most {MAX_DEPTH} levels deep")));
+        }
         if value.to_string().len() > MAX_STATE_BYTES {
             return Err(refused(format!("a state has at most {MAX_STATE_BYTES} bytes")));
         }
@@ -183,6 +188,16 @@ fn pointers(operation: &PatchOperation) -> Vec<&PointerBuf> {
         PatchOperation::Move(to) => vec![&to.from, &to.path],
         PatchOperation::Copy(to) => vec![&to.from, &to.path],
         PatchOperation::Test(to) => vec![&to.path],
+    }
+}
+
+/// Whether there is something below the last level that may be.
+fn is_deeper(value: &Value, levels: usize) -> bool {
+    let Some(below) = levels.checked_sub(1) else { return value.is_array() || value.is_object() };
+    match value {
+        Value::Array(values) => values.iter().any(|value| is_deeper(value, below)),
+        Value::Object(fields) => fields.values().any(|value| is_deeper(value, below)),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => false,
     }
 }
 
@@ -242,6 +257,9 @@ mod tests {
         patch.extend((0..40).map(|n| json!({"op": "copy", "from": "", "path": format!("/c{n}")})));
         let refused = after(Some("{}"), Value::Array(patch)).unwrap_err();
         assert!(refused.contains("bytes"), "{refused}");
+        let deep: Vec<Value> = (0..130).map(|_| json!({"op": "copy", "from": "", "path": "/a"})).collect();
+        let refused = after(Some(r#"{"b":1}"#), Value::Array(deep)).unwrap_err();
+        assert!(refused.contains("levels deep"), "{refused}");
         let many = vec![json!({"op": "test", "path": "", "value": {}}); MAX_OPERATIONS + 1];
         assert!(after(Some("{}"), Value::Array(many)).unwrap_err().contains("at most 256"));
     }
