@@ -116,6 +116,19 @@ def own_rules(template, source_folder):
     if int(api["Timeout"]) >= GATEWAY_SECONDS:
         yield f"Api: a timeout of {api['Timeout']} s outlasts the gateway's {GATEWAY_SECONDS} s"
 
+    # The routes of AG-UI clients and the inspector are the function URL's: the gateway streams nothing.
+    described = json.loads((source_folder / "src/http/openapi.json").read_text())["paths"]
+    served = {
+        f"{method.upper()} {path}"
+        for path, methods in described.items()
+        if not path.startswith(("/agui/", "/inspector"))
+        for method in methods
+        if method != "parameters"
+    }
+    routed = {r["Properties"]["RouteKey"] for r in resources.values() if r["Type"] == "AWS::ApiGatewayV2::Route"}
+    for route in sorted(served ^ routed):
+        yield f"HttpApi: {route} is {'not routed' if route in served else 'no route of the router'}"
+
     url = resources["StreamUrl"]["Properties"]
     if url.get("InvokeMode") != "RESPONSE_STREAM":
         yield "StreamUrl: without RESPONSE_STREAM its answers are whole or not at all"

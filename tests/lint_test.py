@@ -23,6 +23,8 @@ MUTATIONS = [
     ("function.\n      VisibilityTimeout: !FindInMap [WorkerTimeouts, !Ref WorkerTimeout, Visibility]", "function.\n      VisibilityTimeout: 30", "does not follow"),
     ("Timeout: 29", "Timeout: 30", "outlasts the gateway"),
     ("Timeout: !Ref WorkerTimeout", "Timeout: 900", "visibility 120 s is not the worker's timeout 900 s"),
+    ("POST /threads/{id}/compact", "POST /threads/{id}/shrink", "/threads/{id}/compact is not routed"),
+    ("POST /threads/{id}/compact", "POST /threads/{id}/shrink", "/threads/{id}/shrink is no route"),
     ("InvokeMode: RESPONSE_STREAM", "InvokeMode: BUFFERED", "RESPONSE_STREAM"),
     ("InvokeMode: RESPONSE_STREAM", "InvokeMode: RESPONSE_STREAM\n      Cors: { AllowOrigins: ['*'] }", "said twice"),
     ("Default: AWS_IAM", "Default: NONE", "open to everybody"),

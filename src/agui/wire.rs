@@ -5,7 +5,8 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::message::{
-    ContentPart, ImageData, MAX_STATE_BYTES, RawJson, ResumeAnswer, RunRecord, RunRequest, json,
+    ContentPart, ImageData, MAX_STATE_BYTES, MAX_STATE_DEPTH, RawJson, ResumeAnswer, RunRecord, RunRequest,
+    json,
 };
 
 /// Messages of one request: a bound on what is looked at, far above any conversation a browser holds.
@@ -32,6 +33,9 @@ pub enum WireError {
     /// The state is larger than a thread keeps.
     #[error("`state` has {0} bytes, at most {MAX_STATE_BYTES} are kept")]
     StateTooLarge(usize),
+    /// The state is deeper than it can be read from everywhere.
+    #[error("`state` is deeper than {MAX_STATE_DEPTH} levels")]
+    StateTooDeep,
 }
 
 /// A RunAgentInput, as far as it counts.
@@ -142,6 +146,9 @@ pub(super) fn state(body: &str, read: Option<&Value>) -> Result<Option<RawJson>,
     }
     if !says_something(read) {
         return Ok(None);
+    }
+    if read.is_some_and(|state| json::is_deeper(state, MAX_STATE_DEPTH)) {
+        return Err(WireError::StateTooDeep);
     }
     let Shared { state } = serde_json::from_str(body).map_err(|e| WireError::NotJson(e.to_string()))?;
     match state.get().len() {

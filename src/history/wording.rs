@@ -70,9 +70,12 @@ pub fn shared_state(state: Option<&str>) -> String {
     }
 }
 
+/// Bytes of a changed state that the result of its change holds: it stays in the history.
+const RETOLD_STATE_BYTES: usize = 1024;
+
 /// What an agent is told that has changed it.
 pub fn state_updated(state: &str) -> String {
-    match state.len() > TOLD_STATE_BYTES {
+    match state.len() > RETOLD_STATE_BYTES {
         true => format!(
             "The state is updated. It has {} bytes of JSON now: read parts of it with read_state.",
             state.len()
@@ -80,6 +83,9 @@ pub fn state_updated(state: &str) -> String {
         false => format!("The state is updated. As JSON, it is now:\n{state}"),
     }
 }
+
+/// What an agent is told whose change has changed nothing.
+pub const STATE_UNCHANGED: &str = "The state is as it was.";
 
 /// What a summariser is told.
 pub fn summary_instructions(target: u64) -> String {

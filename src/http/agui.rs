@@ -79,7 +79,7 @@ async fn input(headers: &HeaderMap, body: Body) -> Result<RunInput, ApiError> {
     let bytes = body::json_bytes(headers, body).await?;
     RunInput::parse(&bytes).map_err(|e| match e {
         WireError::StateTooLarge(_) => ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, e.to_string()),
-        WireError::NotJson(_) | WireError::Missing(..) | WireError::TooMany(..) => {
+        WireError::NotJson(_) | WireError::Missing(..) | WireError::TooMany(..) | WireError::StateTooDeep => {
             ApiError::bad(e.to_string())
         }
     })

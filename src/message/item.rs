@@ -288,6 +288,8 @@ pub struct EventItem {
 
 /// Bytes of what an application and an agent share.
 pub const MAX_STATE_BYTES: usize = 128 * 1024;
+/// Levels of it: it is read inside of other JSON, which has its own bound.
+pub const MAX_STATE_DEPTH: usize = 100;
 
 /// What the user's application and the agent share, from here on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

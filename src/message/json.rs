@@ -58,6 +58,19 @@ impl<'de> Deserialize<'de> for RawJson {
     }
 }
 
+/// Whether there is something below the last level that may be.
+pub fn is_deeper(value: &serde_json::Value, levels: usize) -> bool {
+    let Some(below) = levels.checked_sub(1) else { return value.is_array() || value.is_object() };
+    match value {
+        serde_json::Value::Array(values) => values.iter().any(|value| is_deeper(value, below)),
+        serde_json::Value::Object(fields) => fields.values().any(|value| is_deeper(value, below)),
+        serde_json::Value::Null
+        | serde_json::Value::Bool(_)
+        | serde_json::Value::Number(_)
+        | serde_json::Value::String(_) => false,
+    }
+}
+
 /// Bytes from outside as text that serde_json can read: invalid UTF-8 and escapes of lone surrogates, which
 /// JSON writers of other languages emit, become U+FFFD (F31). A leading byte order mark is dropped.
 pub fn mend(bytes: &[u8]) -> Cow<'_, str> {

@@ -24,8 +24,8 @@ pub use input::{
 };
 pub use item::{
     AssistantItem, BackendToolCallItem, EditedCall, EventItem, InterruptItem, Item, ItemBody, ItemFacts,
-    LeftOut, MAX_STATE_BYTES, Outcome, RESERVED_EVENT_TOOL, ReasoningItem, SPAWN_TOOL, SettledBy, StateItem,
-    SyntheticReason, SystemItem, ToolCallItem, ToolResultItem, UserItem,
+    LeftOut, MAX_STATE_BYTES, MAX_STATE_DEPTH, Outcome, RESERVED_EVENT_TOOL, ReasoningItem, SPAWN_TOOL,
+    SettledBy, StateItem, SyntheticReason, SystemItem, ToolCallItem, ToolResultItem, UserItem,
 };
 pub use json::RawJson;
 pub use operation::{Compact, CompactionReport, Fork, Import, Piece, Rewind, RewindTarget, Seen, Then};

@@ -31,12 +31,13 @@ const ANSWERED: &str = "agui-answer";
 pub(super) type Refusal = (&'static str, String);
 
 /// Whether a batch of answers is one: in this order shape, unknown, duplicate, missing, expiry, payload. Nothing has changed
-/// yet.
+/// yet. `goes_on`: its user says something besides, which gives up whatever is not answered.
 pub(super) async fn check(
     runtime: &Runtime,
     asked: &[Question],
     answers: &[ResumeAnswer],
     manager: &mut HistoryManager,
+    goes_on: bool,
     now_ms: i64,
 ) -> Result<Result<(), Refusal>, SliceError> {
     if answers.len() > MAX_ANSWERS {
@@ -48,12 +49,12 @@ pub(super) async fn check(
     }
     let of = |answer: &ResumeAnswer| asked.iter().find(|question| question.id().as_str() == answer.interrupt);
     let mut unknown = None;
-    let mut over = 0;
+    let (mut over, mut moot) = (0, 0);
     for answer in answers.iter().filter(|answer| of(answer).is_none()) {
         let (code, why) = match standing(manager, answer).await? {
             // Its client could not know that the tool has gone on by itself, and has to answer everything it was asked.
             Standing::Moot => {
-                over += 1;
+                moot += 1;
                 continue;
             }
             Standing::Over => {
@@ -66,7 +67,8 @@ pub(super) async fn check(
         unknown.get_or_insert_with(|| (code, format!("interrupt {:?} {why}", answer.interrupt)));
     }
     // The same answers once more, after a lost answer of ours: there is nothing left to do.
-    if over == answers.len() && over > 0 {
+    let nothing_is_left = asked.is_empty() || !goes_on;
+    if over + moot == answers.len() && over + moot > 0 && nothing_is_left {
         return Ok(Ok(()));
     }
     if let Some(unknown) = unknown {
@@ -77,10 +79,12 @@ pub(super) async fn check(
         return Ok(Err((RESUME_ERROR, format!("interrupt {:?} is answered twice", twice.interrupt))));
     }
     let answered = |question: &&Question| answers.iter().any(|a| a.interrupt == question.id().as_str());
-    if let Some(missing) = asked.iter().find(|question| !answered(question)) {
+    // What has taken the place of one that is moot was asked of nobody yet.
+    let told = asked.iter().take(questions::MAX_ASKED.saturating_sub(moot));
+    if let Some(missing) = told.clone().find(|question| !answered(question)) {
         return Ok(Err((PARTIAL_RESUME, format!("interrupt {:?} has no answer", missing.id().as_str()))));
     }
-    for question in asked {
+    for question in told {
         if let Some(why) = question.expired(now_ms) {
             return Ok(Err((INTERRUPT_EXPIRED, format!("interrupt {:?} {why}", question.id().as_str()))));
         }

@@ -97,7 +97,9 @@ pub(super) async fn start(
     }
     if let Some(answers) = request.resume.as_ref().filter(|answers| !answers.is_empty() || !asked.is_empty())
     {
-        if let Err((code, why)) = resume::check(runtime, &asked, answers, manager, arrival.now_ms).await? {
+        if let Err((code, why)) =
+            resume::check(runtime, &asked, answers, manager, !decision.say.is_empty(), arrival.now_ms).await?
+        {
             refuse(manager, request, before, code, &why);
             return Ok(PrepareResult::Handled);
         }

@@ -125,11 +125,16 @@ async fn apply(
         Effect::Close => manager.begin_closing(),
         Effect::Share(patch) => match patched(manager.state().await?.as_ref(), &patch) {
             Ok(state) => {
-                // The prompt of this slice still has the one before.
-                *output = ToolOutput::text(wording::state_updated(state.get()));
-                if !manager.state().await?.is_some_and(|known| known.is_same(&state)) {
-                    manager.history_mut().put_state(state, now_ms);
-                }
+                let known = manager.state().await?;
+                *output = ToolOutput::text(match known.is_some_and(|known| known.is_same(&state)) {
+                    true => wording::STATE_UNCHANGED.to_owned(),
+                    // The prompt of this slice still has the one before.
+                    false => {
+                        let told = wording::state_updated(state.get());
+                        manager.history_mut().put_state(state, now_ms);
+                        told
+                    }
+                });
             }
             Err(why) => return Ok(Some(why)),
         },

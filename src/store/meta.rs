@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{CompactionState, Extra, GenerationId, Position};
+use super::{CompactionState, Extra, GenerationId, Position, Rewrite, TextOf};
 use crate::message::{
     CallId, Compact, CompactionReport, Epoch, Firing, ItemId, MessageId, RawJson, Seq, ThreadId,
 };
@@ -151,35 +151,40 @@ impl Meta {
         }
     }
 
-    /// Puts what it holds of somebody's words through `rewrite`; says whether anything has changed. None of it is of a form of
-    /// ours.
-    pub fn rewrite_texts(&mut self, rewrite: &dyn Fn(&str) -> Option<String>) -> bool {
+    /// Puts what it holds of somebody's words through `rewrite`; says whether anything has changed. But for ends of runs none of it
+    /// is of a form of ours.
+    pub fn rewrite_texts(&mut self, rewrite: &Rewrite<'_>) -> bool {
         let mut changed = false;
-        let mut renew = |text: &mut String| {
-            if let Some(new) = rewrite(text) {
+        let mut renew_as = |of: TextOf, text: &mut String| {
+            if let Some(new) = rewrite(of, text) {
                 *text = new;
                 changed = true;
             }
         };
         for entry in &mut self.outbox {
+            // What is asked quotes arguments, and what a tool wants to know; its form is ours.
+            if let Promise::RunEnd { end, .. } = &mut entry.promise {
+                renew_as(TextOf::State, end);
+            }
+        }
+        let mut renew = |text: &mut String| renew_as(TextOf::Opaque, text);
+        for entry in &mut self.outbox {
             match &mut entry.promise {
                 Promise::Notice { text } => renew(text),
                 Promise::OAuth { auth_url, .. } => renew(auth_url),
-                // What is asked quotes arguments, and what a tool wants to know.
-                Promise::RunEnd { end, .. } => renew(end),
                 Promise::Answer { response_url, .. } => renew(response_url),
                 Promise::Compact { request } => request.focus.iter_mut().for_each(&mut renew),
                 _ => {}
             }
         }
         self.asked.due.iter_mut().flat_map(|due| &mut due.focus).for_each(&mut renew);
-        let renewed = |text: &str| rewrite(text).and_then(|new| RawJson::parse(&new).ok());
+        let renewed = |text: &str| rewrite(TextOf::Opaque, text).and_then(|new| RawJson::parse(&new).ok());
         if let Some(metadata) = self.metadata.as_ref().and_then(|metadata| renewed(metadata.get())) {
             self.metadata = Some(metadata);
             changed = true;
         }
         let extra = serde_json::to_string(&self.extra).unwrap_or_default();
-        if let Some(extra) = rewrite(&extra).and_then(|new| serde_json::from_str(&new).ok()) {
+        if let Some(extra) = rewrite(TextOf::Opaque, &extra).and_then(|new| serde_json::from_str(&new).ok()) {
             self.extra = extra;
             changed = true;
         }

@@ -1,7 +1,7 @@
 //! What clients send is read leniently.
 
 use dormouse::agui::wire::{RunInput, WireError};
-use dormouse::message::{ContentPart, ImageData, MAX_STATE_BYTES, RunRecord};
+use dormouse::message::{ContentPart, ImageData, MAX_STATE_BYTES, MAX_STATE_DEPTH, RunRecord};
 use serde_json::{Value, json};
 
 fn parse(value: &Value) -> Result<RunInput, WireError> {
@@ -126,4 +126,7 @@ fn r21_of_a_state_its_text_is_taken_and_what_says_nothing_is_none() {
     assert_eq!(parse(&json!({ "threadId": "t", "runId": "r", "messages": [] })).unwrap().request.state, None);
     let long = format!("{:?}", "x".repeat(MAX_STATE_BYTES));
     assert_eq!(with(&long), Err(WireError::StateTooLarge(MAX_STATE_BYTES + 2)));
+    let deep = |levels| format!("{}1{}", "[".repeat(levels), "]".repeat(levels));
+    assert!(with(&deep(MAX_STATE_DEPTH)).is_ok());
+    assert_eq!(with(&deep(MAX_STATE_DEPTH + 1)), Err(WireError::StateTooDeep));
 }

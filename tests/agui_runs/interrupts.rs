@@ -367,6 +367,10 @@ async fn h9_more_questions_than_a_commit_ends_are_asked_one_batch_after_the_othe
     // The first batch once more changes nothing.
     resume(&world, "r3", first.iter().map(|id| granted(id)).collect(), &[user("u1", "")]).await;
     assert_eq!(interrupts(&world, "r3").await, rest);
+    // Nor is it a way around the others.
+    let says = [user("u1", ""), assistant("i0-2"), user("u2", "go on")];
+    resume(&world, "said", first.iter().map(|id| granted(id)).collect(), &says).await;
+    assert_eq!(code(&world, "said").await, "UNKNOWN_INTERRUPT_ID");
     resume(&world, "r4", rest.iter().map(|id| granted(id)).collect(), &[user("u1", "")]).await;
     for call in world.pending().await {
         world.done(&world.result(&call, "1")).await;
@@ -418,4 +422,27 @@ async fn what_was_asked_is_redacted_where_the_run_ended_with_it() {
     let told = interrupt(&world, "r1").await;
     assert!(told.message.unwrap().contains("[redacted]"), "it is still an end");
     assert!(!format!("{:?}", world.meta().await).contains("hunter-2"));
+}
+
+#[tokio::test]
+async fn h9_what_takes_the_place_of_a_moot_question_is_asked_next() {
+    let world = World::new(ScriptedModel::from_fn(|request| {
+        match request.messages.iter().any(|message| matches!(message, RequestMessage::ToolResults(_))) {
+            true => vec![ScriptedEvent::Text("done".into()), ScriptedEvent::End("end_turn".into())],
+            false => (0..11).map(|n| ScriptedEvent::call(format!("p{n}"), "echo", "{}")).collect(),
+        }
+    }));
+    run(&world, "r1", &[user("u1", "go")]).await;
+    let calls = world.pending().await;
+    for call in &calls {
+        ask_consent(&world, call).await;
+    }
+    let told = interrupts(&world, "r1").await;
+    world.done(&world.result(&calls[0], "1")).await;
+    resume(&world, "r2", told.iter().map(|id| granted(id)).collect(), &[user("u1", "")]).await;
+    assert_eq!(row(&world, "r2").await.state, RunState::Waiting, "nine were answered and work");
+    for call in &calls[1..10] {
+        world.done(&world.result(call, "1")).await;
+    }
+    assert_eq!(interrupts(&world, "r2").await, [calls[10].authorization().as_str()]);
 }

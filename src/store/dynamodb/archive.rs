@@ -101,7 +101,7 @@ impl DynamoStore {
     /// Rewrites what META holds of somebody's words, if nobody moves the thread meanwhile.
     async fn rewrite_meta(&self, row: &Row, rewrite: &Rewrite<'_>) -> Result<bool, StoreError> {
         let mut meta = meta_row::read(row)?;
-        if !meta.rewrite_texts(&|text| rewrite(TextOf::Opaque, text)) {
+        if !meta.rewrite_texts(rewrite) {
             return Ok(false);
         }
         let update = self.update(&keys::meta(&meta.thread), meta_row::words(&meta));

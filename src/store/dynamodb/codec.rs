@@ -362,6 +362,11 @@ pub(super) fn is_state(row: &Row) -> bool {
     text(row, KIND) == Some(STATE_KIND)
 }
 
+/// Whether the item can be read without its text.
+pub(super) fn has_excerpt(row: &Row) -> bool {
+    read_excerpt(row).is_some()
+}
+
 /// A dedup row.
 pub(super) fn dedup_row(thread: &ThreadId, id: &DedupId, expiry_ms: Option<i64>) -> Row {
     let mut row = new_row(&keys::dedup(thread, id));

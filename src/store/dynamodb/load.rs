@@ -104,7 +104,7 @@ impl DynamoStore {
         };
         let newest_state = log.iter().rposition(|(_, row)| codec::is_state(row));
         let is_needed = |(at, row): &(usize, &Row)| match codec::is_state(row) {
-            true => depth == Depth::Whole || Some(*at) == newest_state,
+            true => depth == Depth::Whole || Some(*at) == newest_state || !codec::has_excerpt(row),
             false => !codec::is_excerpted(row, prune),
         };
         let rows = log.iter().map(|(_, row)| row).enumerate();

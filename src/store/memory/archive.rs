@@ -18,7 +18,7 @@ impl ArchiveStore for MemoryStore {
         };
         if let Some(rows) = state.threads.get_mut(thread) {
             if let Some(meta) = &mut rows.meta {
-                changed_meta = meta.rewrite_texts(&|text| rewrite(TextOf::Opaque, text));
+                changed_meta = meta.rewrite_texts(rewrite);
             }
             for ((epoch, seq), item) in &mut rows.logs {
                 if let Some(raw) = renew(TextOf::Item(*epoch, *seq), &item.raw) {
@@ -48,10 +48,11 @@ impl ArchiveStore for MemoryStore {
                 }
             }
             for run in rows.runs.values_mut() {
-                for text in [&mut run.config].into_iter().chain(&mut run.end) {
-                    if let Some(new) = renew(TextOf::Opaque, text) {
-                        *text = new;
-                    }
+                if let Some(config) = renew(TextOf::Opaque, &run.config) {
+                    run.config = config;
+                }
+                if let Some(end) = run.end.as_ref().and_then(|end| renew(TextOf::State, end)) {
+                    run.end = Some(end);
                 }
             }
             for view in rows.views.values_mut() {

@@ -6,10 +6,10 @@ use async_trait::async_trait;
 use json_patch::jsonptr::PointerBuf;
 use json_patch::{Patch, PatchOperation};
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::arguments;
-use crate::message::{MAX_STATE_BYTES, RawJson};
+use crate::message::{MAX_STATE_BYTES, MAX_STATE_DEPTH, RawJson, json};
 use crate::store::{Store, shared_state};
 use crate::tools::{Effect, Execution, Invocation, Rerun, Tool, ToolDefinition, ToolError, ToolOutput};
 
@@ -17,8 +17,6 @@ use crate::tools::{Effect, Execution, Invocation, Rerun, Tool, ToolDefinition, T
 pub const UPDATE_STATE_TOOL: &str = "update_state";
 /// Changes of one call.
 const MAX_OPERATIONS: usize = 256;
-/// How deep a state may be: it is read inside of other JSON, which has its own bound.
-const MAX_DEPTH: usize = 100;
 /// Characters of one answer. More is read part by part.
 const MAX_CHARS: usize = 12_000;
 /// Members that are no data where clients keep objects.
@@ -42,7 +40,7 @@ impl ReadState {
                 "Reads the state that you share with the user's application, as JSON: all of it, or the part \
                           at path."
                     .to_owned(),
-            input_schema: json!({
+            input_schema: serde_json::json!({
                 "type": "object",
                 "properties": {
                     "path": {"type": "string", "description": "A JSON Pointer, like /items/0; leave it out for everything"},
@@ -109,7 +107,7 @@ impl UpdateState {
             description: "Changes the state that you share with the user's application, which shows the change at once. \
                           All operations of one call take effect, or none."
                 .to_owned(),
-            input_schema: json!({
+            input_schema: serde_json::json!({
                 "type": "object",
                 "properties": {
                     "patch": {
@@ -159,7 +157,7 @@ impl Tool for UpdateState {
 pub(crate) fn patched(state: Option<&RawJson>, patch: &Patch) -> Result<RawJson, String> {
     let known = state.map(|state| serde_json::from_str::<Value>(state.get()));
     let known = known.transpose().map_err(|_| "the state is not of a form that can be patched".to_owned())?;
-    let mut value = known.filter(|known| !known.is_null()).unwrap_or_else(|| json!({}));
+    let mut value = known.filter(|known| !known.is_null()).unwrap_or_else(|| serde_json::json!({}));
     if patch.0.len() > MAX_OPERATIONS {
         return Err(format!("a patch has at most {MAX_OPERATIONS} operations"));
     }
@@ -170,8 +168,8 @@ pub(crate) fn patched(state: Option<&RawJson>, patch: &Patch) -> Result<RawJson,
         }
         json_patch::patch(&mut value, std::slice::from_ref(operation)).map_err(|e| refused(e.to_string()))?;
         // After each: copies of copies grow faster, and deeper, than anything could hold.
-        if is_deeper(&value, MAX_DEPTH) {
-            return Err(refused(format!("a state is at most {MAX_DEPTH} levels deep")));
+        if json::is_deeper(&value, MAX_STATE_DEPTH) {
+            return Err(refused(format!("a state is at most {MAX_STATE_DEPTH} levels deep")));
         }
         if value.to_string().len() > MAX_STATE_BYTES {
             return Err(refused(format!("a state has at most {MAX_STATE_BYTES} bytes")));
@@ -188,16 +186,6 @@ fn pointers(operation: &PatchOperation) -> Vec<&PointerBuf> {
         PatchOperation::Move(to) => vec![&to.from, &to.path],
         PatchOperation::Copy(to) => vec![&to.from, &to.path],
         PatchOperation::Test(to) => vec![&to.path],
-    }
-}
-
-/// Whether there is something below the last level that may be.
-fn is_deeper(value: &Value, levels: usize) -> bool {
-    let Some(below) = levels.checked_sub(1) else { return value.is_array() || value.is_object() };
-    match value {
-        Value::Array(values) => values.iter().any(|value| is_deeper(value, below)),
-        Value::Object(fields) => fields.values().any(|value| is_deeper(value, below)),
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => false,
     }
 }
 
@@ -218,21 +206,24 @@ mod tests {
     #[test]
     fn r21_nothing_and_null_are_patched_as_an_empty_object() {
         for state in [None, Some("null"), Some("{}")] {
-            let patch = json!([{"op": "add", "path": "/n", "value": null}]);
+            let patch = serde_json::json!([{"op": "add", "path": "/n", "value": null}]);
             assert_eq!(after(state, patch).unwrap(), r#"{"n":null}"#, "{state:?}");
         }
-        assert_eq!(after(Some("[1]"), json!([{"op": "replace", "path": "", "value": 2}])).unwrap(), "2");
+        assert_eq!(
+            after(Some("[1]"), serde_json::json!([{"op": "replace", "path": "", "value": 2}])).unwrap(),
+            "2"
+        );
     }
 
     #[test]
     fn r21_a_patch_takes_effect_whole_or_not_at_all() {
-        let patch = json!([
+        let patch = serde_json::json!([
             {"op": "add", "path": "/a", "value": 1},
             {"op": "remove", "path": "/none"},
         ]);
         let refused = after(Some(r#"{"b":2}"#), patch).unwrap_err();
         assert!(refused.contains("operation 1") && refused.contains("none was"), "{refused}");
-        let test = json!([{"op": "test", "path": "/b", "value": 3}]);
+        let test = serde_json::json!([{"op": "test", "path": "/b", "value": 3}]);
         assert!(after(Some(r#"{"b":2}"#), test).unwrap_err().contains("operation 0"));
     }
 
@@ -240,27 +231,31 @@ mod tests {
     fn r21_no_path_leads_to_a_prototype_however_it_is_spelled() {
         for path in ["/__proto__/x", "/a/constructor", "/prototype/x", "/a/__proto__"] {
             for patch in [
-                json!([{"op": "add", "path": path, "value": 1}]),
-                json!([{"op": "copy", "from": path, "path": "/x"}]),
-                json!([{"op": "move", "from": "/a", "path": path}]),
+                serde_json::json!([{"op": "add", "path": path, "value": 1}]),
+                serde_json::json!([{"op": "copy", "from": path, "path": "/x"}]),
+                serde_json::json!([{"op": "move", "from": "/a", "path": path}]),
             ] {
                 let refused = after(Some(r#"{"a":{"b":1}}"#), patch).unwrap_err();
                 assert!(refused.contains("prototype"), "{path}: {refused}");
             }
         }
-        assert!(after(Some("{}"), json!([{"op": "add", "path": "/__proto", "value": 1}])).is_ok());
+        assert!(
+            after(Some("{}"), serde_json::json!([{"op": "add", "path": "/__proto", "value": 1}])).is_ok()
+        );
     }
 
     #[test]
     fn r21_no_patch_makes_a_state_larger_than_one_may_be() {
-        let mut patch = vec![json!({"op": "add", "path": "/a", "value": "x".repeat(1_000)})];
-        patch.extend((0..40).map(|n| json!({"op": "copy", "from": "", "path": format!("/c{n}")})));
+        let mut patch = vec![serde_json::json!({"op": "add", "path": "/a", "value": "x".repeat(1_000)})];
+        patch
+            .extend((0..40).map(|n| serde_json::json!({"op": "copy", "from": "", "path": format!("/c{n}")})));
         let refused = after(Some("{}"), Value::Array(patch)).unwrap_err();
         assert!(refused.contains("bytes"), "{refused}");
-        let deep: Vec<Value> = (0..130).map(|_| json!({"op": "copy", "from": "", "path": "/a"})).collect();
+        let deep: Vec<Value> =
+            (0..130).map(|_| serde_json::json!({"op": "copy", "from": "", "path": "/a"})).collect();
         let refused = after(Some(r#"{"b":1}"#), Value::Array(deep)).unwrap_err();
         assert!(refused.contains("levels deep"), "{refused}");
-        let many = vec![json!({"op": "test", "path": "", "value": {}}); MAX_OPERATIONS + 1];
+        let many = vec![serde_json::json!({"op": "test", "path": "", "value": {}}); MAX_OPERATIONS + 1];
         assert!(after(Some("{}"), Value::Array(many)).unwrap_err().contains("at most 256"));
     }
 }
