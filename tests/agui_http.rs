@@ -2,6 +2,8 @@
 //! becomes of a run that is posted again, left, stopped or too slow.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "support/front.rs"]
+mod front;
 #[path = "agui_http/interrupts.rs"]
 mod interrupts;
 #[path = "support/rap.rs"]
@@ -9,19 +11,16 @@ mod support;
 #[path = "support/world.rs"]
 mod world;
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use dormouse::agui::wire::RunInput;
-use dormouse::config::Config;
+use dormouse::http::Access;
 use dormouse::http::auth::Tokens;
-use dormouse::http::{Access, HttpDeps, StreamTime, router};
 use dormouse::message::{ContentPart, InputContent, InputMessage, MAX_STATE_BYTES, ThreadId};
 use dormouse::model::scripted::ScriptedModel;
-use dormouse::rap::CallbackDeps;
 use dormouse::store::{RunRow, RunState, RunStore};
+use front::{Front, events};
 use serde_json::{Value, json};
-use support::{Outbox, tokens};
 use world::{Delivery, NOW_MS, World};
 
 const ANN: &str = "token-of-ann-0123456789";
@@ -29,32 +28,13 @@ const BOB: &str = "token-of-bob-0123456789";
 /// Streams of these tests are over by then.
 const TIME: Duration = Duration::from_secs(2);
 
-struct Front {
-    world: World,
-    outbox: Arc<Outbox>,
-    url: String,
-    http: reqwest::Client,
-}
-
 impl Front {
     async fn new(access: Access) -> Self {
         Self::over(World::new(ScriptedModel::prompts()), access).await
     }
 
     async fn over(world: World, access: Access) -> Self {
-        let outbox = Arc::new(Outbox::default());
-        let callback = CallbackDeps {
-            store: world.runtime.store.clone(),
-            sender: outbox.clone(),
-            tokens: tokens("http://unused"),
-            config: Arc::new(Config::default()),
-        };
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}/agui", listener.local_addr().unwrap());
-        let app = router(HttpDeps { callback, access, webhooks: Default::default() });
-        let app = app.layer(axum::Extension(StreamTime(TIME)));
-        tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
-        Self { world, outbox, url, http: reqwest::Client::new() }
+        Self::before(world, access, TIME).await
     }
 
     /// Posts a run and reads its stream to the end.
@@ -65,29 +45,12 @@ impl Front {
     async fn stream(&self, path: &str, input: &Value) -> Vec<Value> {
         let answer = self.http.post(format!("{}/{path}", self.url)).json(input).send().await.unwrap();
         assert_eq!(answer.status(), 200);
-        let body = answer.text().await.unwrap();
-        body.split("\n\n")
-            .filter_map(|frame| serde_json::from_str(frame.strip_prefix("data: ")?).ok())
-            .collect()
+        events(&answer.text().await.unwrap())
     }
 
     /// Posts a run and hands it to the worker at once.
     async fn answered(&self, input: &Value) -> Vec<Value> {
-        tokio::join!(self.run(input), async {
-            while self.outbox.sent().is_empty() {
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
-            self.work().await;
-        })
-        .0
-    }
-
-    /// Hands what was posted to the worker.
-    async fn work(&self) {
-        for (message, dedup) in self.outbox.take() {
-            let delivery = Delivery { dedup: dedup.as_str().to_owned(), ..self.world.message(&message) };
-            self.world.done(&delivery).await;
-        }
+        tokio::join!(self.run(input), self.work_when_posted()).0
     }
 
     async fn json(&self, request: reqwest::RequestBuilder) -> Value {

@@ -8,6 +8,8 @@ mod crash;
 mod crashes;
 #[path = "support/ddb.rs"]
 mod ddb;
+#[path = "support/front.rs"]
+mod front;
 #[path = "support/history/mod.rs"]
 mod history;
 #[path = "agui_import/rules.rs"]
@@ -23,32 +25,25 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dormouse::config::Config;
+use dormouse::http::Access;
 use dormouse::http::auth::Tokens;
-use dormouse::http::{Access, HttpDeps, StreamTime, router};
 use dormouse::message::{CallId, ContentPart, Epoch, InputContent, InputMessage, MAX_STATE_BYTES, ThreadId};
 use dormouse::model::scripted::ScriptedModel;
-use dormouse::rap::CallbackDeps;
 use dormouse::store::ConversationStore;
 use dormouse::store::dynamodb::{DynamoStore, create_table};
 use dormouse::thread::{Redaction, delete, redact};
+use front::{Front, events};
 use serde_json::{Value, json};
-use support::{Outbox, tokens};
-use world::{Delivery, World};
+use world::World;
 
 const ANN: &str = "token-of-ann-0123456789";
 const BOB: &str = "token-of-bob-0123456789";
-
-struct Front {
-    world: World,
-    outbox: Arc<Outbox>,
-    url: String,
-    http: reqwest::Client,
-}
+/// Streams of these tests are over by then.
+const TIME: Duration = Duration::from_secs(10);
 
 impl Front {
     async fn new(access: Access) -> Self {
-        Self::before(World::new(ScriptedModel::prompts()), access).await
+        Self::before(World::new(ScriptedModel::prompts()), access, TIME).await
     }
 
     /// Over the embedded DynamoDB.
@@ -57,23 +52,7 @@ impl Front {
         let table = format!("import-{}", uuid::Uuid::new_v4());
         create_table(&client, &table).await.unwrap();
         let world = World::over(Arc::new(DynamoStore::new(client, table)), ScriptedModel::prompts());
-        Self::before(world, Access::Loopback).await
-    }
-
-    async fn before(world: World, access: Access) -> Self {
-        let outbox = Arc::new(Outbox::default());
-        let callback = CallbackDeps {
-            store: world.runtime.store.clone(),
-            sender: outbox.clone(),
-            tokens: tokens("http://unused"),
-            config: Arc::new(Config::default()),
-        };
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}/agui", listener.local_addr().unwrap());
-        let app = router(HttpDeps { callback, access, webhooks: Default::default() });
-        let app = app.layer(axum::Extension(StreamTime(Duration::from_secs(10))));
-        tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
-        Self { world, outbox, url, http: reqwest::Client::new() }
+        Self::before(world, Access::Loopback, TIME).await
     }
 
     fn store(&self) -> &dyn ConversationStore {
@@ -86,29 +65,15 @@ impl Front {
         let url = format!("{}/agent/default/run", self.url);
         let (body, ()) = tokio::join!(
             async { self.http.post(url).json(&input).send().await.unwrap().text().await.unwrap() },
-            async {
-                while self.outbox.sent().is_empty() {
-                    tokio::time::sleep(Duration::from_millis(10)).await;
-                }
-                self.work().await;
-            }
+            self.work_when_posted()
         );
-        let frames = body.split("\n\n").filter_map(|frame| frame.strip_prefix("data: "));
-        frames.map(|frame| serde_json::from_str(frame).unwrap()).collect()
+        events(&body)
     }
 
     /// A user's turn: the run must end well.
     async fn turn(&self, thread: &str, run: &str, messages: Value) {
         let events = self.run(thread, run, messages).await;
         assert_eq!(events.last().unwrap()["type"], "RUN_FINISHED", "{events:?}");
-    }
-
-    /// Hands what was posted to the worker.
-    async fn work(&self) {
-        for (message, dedup) in self.outbox.take() {
-            let delivery = Delivery { dedup: dedup.as_str().to_owned(), ..self.world.message(&message) };
-            self.world.done(&delivery).await;
-        }
     }
 
     async fn post(&self, thread: &str, token: Option<&str>, body: &Value) -> (u16, Value) {

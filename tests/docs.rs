@@ -116,6 +116,29 @@ fn every_case_of_clients_has_a_test_that_exists_or_says_why_not() {
     assert!(cases > 40, "{cases}");
 }
 
+/// What a client is refused with is in the documentation, and nothing else is.
+#[test]
+fn every_code_that_clients_are_refused_with_is_documented() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let is_code = |word: &str| {
+        word == "abort"
+            || word.contains('_') && word.bytes().all(|b| b.is_ascii_uppercase() || b == b'_')
+            || word == "INTERNAL"
+    };
+    let mut used = BTreeSet::new();
+    for file in ["src/slice/runs.rs", "src/slice/resume.rs", "src/http/agui/tail.rs"] {
+        let source = std::fs::read_to_string(root.join(file)).unwrap();
+        used.extend(source.split('"').skip(1).step_by(2).filter(|text| is_code(text)).map(str::to_owned));
+    }
+    let document = std::fs::read_to_string(root.join("docs/ag-ui.md")).unwrap();
+    let (_, table) = document.split_once("| code | says |").unwrap();
+    let first_cells = table.lines().filter_map(|line| line.strip_prefix('|')?.split('|').next());
+    let told = first_cells.flat_map(|cell| cell.split('`').map(str::to_owned).collect::<Vec<_>>());
+    let told: BTreeSet<String> = told.filter(|word| is_code(word)).collect();
+    assert!(used.len() > 10, "{used:?}");
+    assert_eq!(told, used);
+}
+
 #[test]
 fn every_document_names_tests_that_exist() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));

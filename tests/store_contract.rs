@@ -119,7 +119,6 @@ contract! {
     a_fork_is_noted_with_those_it_inherits_from,
     redaction_rewrites_every_text_of_a_thread_and_no_other,
     redaction_finds_what_a_run_ended_with,
-    r21_requests_are_loaded_with_the_newest_state_and_everything_else_with_all,
     erasure_leaves_a_closed_name_and_what_others_inherit,
     nobody_begins_to_inherit_of_what_is_about_to_be_erased,
     what_was_redacted_of_a_snapshot_stays_so_when_it_is_written_again,
@@ -127,6 +126,7 @@ contract! {
 }
 
 table_contract! {
+    r21_requests_are_loaded_with_the_newest_state_alone_and_everything_else_with_all,
     i8_unknown_attributes_and_rows_survive,
     i7_rows_that_cannot_be_read_are_placeholders,
     a_missing_item_is_incomplete_and_one_that_comes_late_is_not,

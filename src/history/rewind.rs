@@ -362,13 +362,13 @@ impl History {
     pub fn restore(&mut self, epoch: Epoch, base: Vec<Span>, snapshot: &Snapshot, items: &[Item]) {
         let count: u64 = base.iter().map(|span| span.to.0.saturating_sub(span.from.0)).sum();
         let is_shown = |item: &&Item| base.iter().any(|span| item.seq > span.from && item.seq <= span.to);
-        let position = |span: &Span, item: &Item| Position {
+        let state = items.iter().filter(is_shown).rfind(|item| item.body.state().is_some());
+        // All pieces are of the one log.
+        let state = state.zip(base.last()).map(|(item, span)| Position {
             thread: span.thread.clone(),
             epoch: span.epoch,
             seq: item.seq,
-        };
-        let state = items.iter().filter(is_shown).rfind(|item| item.body.state().is_some());
-        let state = state.zip(base.last()).map(|(item, span)| position(span, item));
+        });
         let last = base.last().and_then(|span| items.iter().rfind(|item| item.seq == span.to));
         let turn_id = last.and_then(|item| item.facts.turn_id.clone());
         self.epoch = epoch;

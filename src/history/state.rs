@@ -9,9 +9,9 @@ use crate::store::{Position, Span, behind, position};
 impl History {
     /// The state that counts, if its item is in hand.
     pub fn state_in_hand(&self) -> Option<&RawJson> {
-        let drafts = self.safe.iter().chain(&self.unvalidated).rev();
-        if let Some(draft) = drafts.filter_map(|draft| draft.body.state()).next() {
-            return Some(draft);
+        let mut drafts = self.safe.iter().chain(&self.unvalidated).rev();
+        if let Some(state) = drafts.find_map(|draft| draft.body.state()) {
+            return Some(state);
         }
         let newest = self.committed.iter().rev().find(|item| item.body.state().is_some());
         // Of one that was not read whole, nothing but that it is there.

@@ -76,8 +76,12 @@ async fn send(
     for result in dispatched {
         result?;
     }
-    // After the notices: a dismissal tells the tool of a call that it was told is cancelled.
-    choices::deliver(runtime, registry, manager, &owed).await?;
+    // Whoever gives up on an input has no tools at hand: the next slice sends what is owed.
+    if !registry.is_empty() {
+        // After the notices: a dismissal tells the tool of a call that it was told is cancelled.
+        choices::deliver(runtime, registry, manager, &owed).await?;
+        held::set_expiries(runtime, registry, manager, &owed).await?;
+    }
     if owed.iter().any(|entry| entry.promise == Promise::Closed) {
         join_all(servers.into_iter().map(|tool| tool.close(&thread))).await;
     }
@@ -94,7 +98,6 @@ async fn send(
             runs.change_run(&thread, run, &end, runtime.clock.now_ms()).await?;
         }
     }
-    held::set_expiries(runtime, registry, manager, &owed).await?;
     schedules::set_timers(runtime, registry, manager, &owed).await?;
     for entry in owed {
         manager.sent(&entry.id);

@@ -70,6 +70,11 @@ impl Registry {
         of.into_values().collect()
     }
 
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.tools.is_empty()
+    }
+
     /// All tools, by name.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<dyn Tool>> {
         self.tools.values().map(|entry| &entry.tool)

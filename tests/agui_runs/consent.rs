@@ -9,7 +9,7 @@ use dormouse::store::{Commit, Due, Expect, Hold, Terms};
 use dormouse::thread::{Redaction, redact};
 use serde_json::json;
 
-use super::edges::{code, guarded, hold_on, interrupts, resume};
+use super::edges::{code, guard, guarded, hold_on, interrupts, resume};
 use super::interrupts::{ask, chosen, given_up, interrupt};
 use super::*;
 use crate::crash::{Mortal, Point};
@@ -291,4 +291,31 @@ async fn h9_without_a_limit_nothing_expires_and_nothing_is_stored_for_it() {
     assert_eq!(stored.get("terms"), None, "{stored}");
     let call = CallId::new(stored["call"].as_str().unwrap());
     assert_eq!(CallId::of_choice(&call.permission()), call);
+}
+
+#[tokio::test(start_paused = true)]
+async fn h9_who_gives_up_on_an_input_ends_no_question_and_the_next_slice_sets_its_time() {
+    let mut mortal = Mortal::new().await;
+    let terms = Terms { consent_ms: Some(MINUTE), ..Terms::default() };
+    let timers = guard(&mut mortal.world, "echo", terms).await;
+    let world = &mortal.world;
+    let mut delivery = post(world, "r1", &[user("u1", r#"both echo {"k":1} pay {}"#)], FOR_EVER).await;
+    mortal.killed(Point::Ran("pay"), &delivery).await;
+    // What is asked is committed on the way to a synchronous call that nobody dares to run again.
+    for _ in 0..4 {
+        delivery = delivery.again();
+        mortal.killed(Point::OutputAsked, &delivery).await;
+    }
+    world.done(&delivery.again()).await;
+    let dismissals = |world: &World| {
+        let sent = world.input.sent.lock().unwrap();
+        sent.iter()
+            .filter(|(message, _)| matches!(message.content, InputContent::UserChoiceAnswer(_)))
+            .count()
+    };
+    assert_eq!(dismissals(world), 0, "nobody was asked for long");
+    world.settle().await;
+    assert_eq!(dismissals(world), 0);
+    let open = world.meta().await.pending.into_iter().filter(|call| call.needs_consent()).count();
+    assert_eq!((open, timers.all().len()), (1, 1), "it is open, and has its time");
 }

@@ -65,13 +65,14 @@ pub async fn held(hold: Hold) -> World {
     world
 }
 
-/// Has the calls of one of a world's tools wait for the user's word.
-pub async fn guard(world: &mut World, name: &str) {
-    let plain =
-        world.registry.iter().filter(|tool| tool.definition().name != name).cloned().collect::<Vec<_>>();
-    hold_on(world, Hold::Consent, Terms::default()).await;
+/// Has the calls of one of a world's tools wait for the user's word, on those terms.
+pub async fn guard(world: &mut World, name: &str, terms: Terms) -> Arc<Timers> {
+    let offered = world.runtime.tools.tools("default", &thread()).await.registry;
+    let plain: Vec<_> = offered.iter().filter(|tool| tool.definition().name != name).cloned().collect();
+    let timers = hold_on(world, Hold::Consent, terms).await;
     let held = world.runtime.tools.tools("default", &thread()).await.registry;
     world.runtime.tools = Arc::new(Registry::new(plain.into_iter().chain(held.get(name).cloned())));
+    timers
 }
 
 /// Has the calls of a world's tools wait for `hold`, on those terms.

@@ -4,7 +4,7 @@
 use dormouse::agui::wire::Interrupt;
 use dormouse::history::request::RequestMessage;
 use dormouse::message::{CallId, OAuthRequired, UserChoiceRequired};
-use dormouse::store::{Hold, StateStore};
+use dormouse::store::{Hold, StateStore, Terms};
 use dormouse::thread::{Redaction, redact};
 use serde_json::json;
 
@@ -382,7 +382,7 @@ async fn h9_more_questions_than_a_commit_ends_are_asked_one_batch_after_the_othe
 #[tokio::test]
 async fn h9_consent_that_the_tool_has_used_already_spoils_no_other_answer() {
     let mut world = world();
-    guard(&mut world, "echo").await;
+    guard(&mut world, "echo", Terms::default()).await;
     run(&world, "r1", &[user("u1", r#"both echo {"k":1} other {"k":2}"#)]).await;
     let pending = world.meta().await.pending;
     let other = pending.iter().find(|call| call.name == "other").unwrap().call.clone();
@@ -406,7 +406,7 @@ async fn h9_consent_that_the_tool_has_used_already_spoils_no_other_answer() {
 #[tokio::test]
 async fn h9_a_call_that_only_waits_hides_no_question() {
     let mut world = world();
-    guard(&mut world, "echo").await;
+    guard(&mut world, "echo", Terms::default()).await;
     run(&world, "r1", &[user("u1", r#"both echo {"k":1} nap {}"#)]).await;
     let asked = interrupts(&world, "r1").await;
     resume(&world, "r2", vec![approved(&asked[0], true)], &[user("u1", "")]).await;

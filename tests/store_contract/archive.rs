@@ -179,22 +179,6 @@ pub async fn redaction_finds_what_a_run_ended_with(bed: &Bed) {
     assert_eq!(bed.archive.rewrite_texts(&thread, &rewrite).await.unwrap(), 0);
 }
 
-pub async fn r21_requests_are_loaded_with_the_newest_state_and_everything_else_with_all(bed: &Bed) {
-    let state = |fill: char| format!(r#"{{"kind":"state","state":"{}"}}"#, fill.to_string().repeat(10_000));
-    let (first, second) = (state('a'), state('b'));
-    let make = create("t", &[&said("a"), &first, &said("b"), &second, &said("c")]);
-    assert_eq!(bed.commit(make.clone()).await, Committed::Done);
-    let request = bed.store.load_for_request(&make.meta.thread, &[]).await.unwrap();
-    assert_eq!(
-        request.items.iter().map(|item| item.body.kind()).collect::<Vec<_>>(),
-        ["assistant", "state", "assistant", "state", "assistant"]
-    );
-    assert_eq!((&*request.items[3].raw, request.items[3].facts.excerpt_of), (second.as_str(), None));
-    let of_first = &request.items[1];
-    assert!(of_first.raw.len() < 100 && of_first.facts.excerpt_of.is_some() || *of_first.raw == *first);
-    assert!(raws(&bed.load(&make.meta.thread).await) == [said("a"), first, said("b"), second, said("c")]);
-}
-
 pub async fn erasure_leaves_a_closed_name_and_what_others_inherit(bed: &Bed) {
     let large = said(&"z".repeat(700_000));
     for name in ["t", "u"] {

@@ -37,6 +37,24 @@ async fn attribute(client: &Client, table: &str, pk: &str, sk: &str, name: &str)
     get.send().await.unwrap().item.and_then(|mut row| row.remove(name))
 }
 
+pub async fn r21_requests_are_loaded_with_the_newest_state_alone_and_everything_else_with_all(url: &str) {
+    let (client, table) = new_table(url).await;
+    let store = DynamoStore::new(client.clone(), table.clone());
+    let state = |fill: char| format!(r#"{{"kind":"state","state":"{}"}}"#, fill.to_string().repeat(10_000));
+    let (first, second) = (state('a'), state('b'));
+    let make = create("t", &[&said("a"), &first, &said("b"), &second, &said("c")]);
+    let meta = make.meta.clone();
+    assert_eq!(store.commit(make).await.unwrap(), Committed::Done);
+    let request = store.load_for_request(&meta.thread, &[]).await.unwrap();
+    let kinds = request.items.iter().map(|item| item.body.kind());
+    assert_eq!(kinds.collect::<Vec<_>>(), ["assistant", "state", "assistant", "state", "assistant"]);
+    let (older, newest) = (&request.items[1], &request.items[3]);
+    assert_eq!((&*newest.raw, newest.facts.excerpt_of), (second.as_str(), None));
+    assert_eq!((&*older.raw, older.facts.excerpt_of), (r#"{"kind":"state","state":{}}"#, Some(10_002)));
+    let whole = store.load(&meta.thread, &[]).await.unwrap();
+    assert!(raws(&whole) == [said("a"), first, said("b"), second, said("c")]);
+}
+
 pub async fn i8_unknown_attributes_and_rows_survive(url: &str) {
     let (client, table) = new_table(url).await;
     let store = DynamoStore::new(client.clone(), table.clone());
